@@ -29,7 +29,7 @@ package=$stage/stillmap_hostcuda
 rm -rf out/wheel
 mkdir -p "$package/lib" "$package/include"
 cp hostcuda/python/{pyproject.toml,setup.py,README.md} LICENSE "$stage/"
-cp hostcuda/python/stillmap_hostcuda/*.py "$package/"
+cp -r hostcuda/python/stillmap_hostcuda/{*.py,inside} "$package/"
 cp -r hostcuda/include/hostcuda "$package/include/"
 
 if [[ $libraries ]]; then

@@ -112,7 +112,7 @@ def environment(folder, text, base):
 
 def parser():
     top = argparse.ArgumentParser(prog="hostcuda", description="hostcuda, a CUDA driver on host memory.")
-    commands = top.add_subparsers(dest="command", required=True, metavar="run")
+    commands = top.add_subparsers(dest="command", required=True, metavar="run|dryrun")
     run = commands.add_parser("run", help="run a program on hostcuda", description=DESCRIPTION, epilog=EPILOG,
                               usage="hostcuda run [--profile P] [--kernels refuse|skip] [--config TEXT] -- PROGRAM [ARG...]",
                               formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -122,6 +122,7 @@ def parser():
                           "run (skip)")
     run.add_argument("--config", metavar="TEXT", help="further settings, as in HOSTCUDA: memory=4G,schedule=jitter:7")
     run.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="the program and its arguments")
+    commands.add_parser("dryrun", add_help=False, help="say how much device memory a PyTorch program needs")
     return top
 
 
@@ -140,11 +141,25 @@ def execute(arguments):
         return 127 if isinstance(error, FileNotFoundError) else 126
 
 
-def main(arguments=None):
+def dry_run(arguments):
     try:
+        from stillmap_hostcuda import dryrun  # not installed beside this file where it is the program `hostcuda`
+    except ImportError:
+        raise Failure("dryrun is in the Python package stillmap-hostcuda: pip install it") from None
+    try:
+        return dryrun.main(arguments)
+    except dryrun.launcher.Failure as failure:  # the class of another import of this file, if this is __main__
+        raise Failure(str(failure)) from None
+
+
+def main(arguments=None):
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        if arguments[:1] == ["dryrun"]:
+            return dry_run(arguments[1:])
         return execute(parser().parse_args(arguments))
     except Failure as failure:
-        print("hostcuda run: %s" % failure, file=sys.stderr)
+        print("hostcuda %s: %s" % (arguments[0] if arguments else "run", failure), file=sys.stderr)
         return 2
 
 

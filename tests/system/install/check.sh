@@ -183,7 +183,11 @@ with_hostcuda_package() {
   $python -c 'import stillmap_hostcuda as h; h.load(); h.reset("profile=mig")' || return 1
   $python -c 'import pytest' 2>/dev/null || python=/usr/bin/python3 # where Debian's package is
   $python -m pytest -q -p no:cacheprovider -p stillmap_hostcuda.pytest_plugin --hostcuda=on \
-    "$root/hostcuda/python/tests/driver_by_ctypes.py"
+    "$root/hostcuda/python/tests/driver_by_ctypes.py" || return 1
+  local tests=$root/hostcuda/python/tests
+  PYTHONPATH=$tests/fake_torch:source $python -c 'import sys; from stillmap_hostcuda import launcher; sys.exit(launcher.main())' \
+    dryrun --find-least --gpu rtx4090 -- $python "$tests/dryrun_program.py" | tee dryrun.txt
+  grep -E '^native +64 MiB +64 MiB +64 MiB +1\.000 +0 +64 MiB .* ok$' dryrun.txt && grep -E ' 3  .*dryrun_program.py:7$' dryrun.txt
 }
 
 with_bazel() {

@@ -1,0 +1,211 @@
+"""`hostcuda dryrun`: runs a PyTorch program without a GPU under each allocator, and says how much device memory it
+needs. Kernels and math libraries do nothing, so only memory is true, not results.
+"""
+import argparse
+import collections
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+from . import launcher
+
+INSIDE = pathlib.Path(__file__).resolve().parent / "inside"
+MIB = 1 << 20
+# What a program sees: the machine of hostcuda and the device's memory. Names stay those of hostcuda.
+GPUS = {
+    "h200": ("h200", None),
+    "h100": ("h200", 81_079 * MIB),
+    "a100": ("a100", None),
+    "l40s": ("a100", 45_458 * MIB),
+    "rtx4090": ("a100", 24_080 * MIB),
+}
+SETTINGS = {
+    "native": "",
+    "expandable": "expandable_segments:True",
+    "async": "backend:cudaMallocAsync",
+    "stillmap": "",
+}
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+STEP = 32 * MIB  # of --find-least
+
+Run = collections.namedtuple("Run", "status seconds reports output")
+
+DESCRIPTION = """\
+Runs an unmodified PyTorch program on hostcuda, once for each allocator, and reports the device memory it needs: at the
+peak in tensors (live), held by the allocator, and taken from the device. There is no GPU: kernels are skipped and math
+libraries compute nothing, so losses and other results mean nothing.
+"""
+EPILOG = """\
+What it cannot know: sizes that depend on values which a kernel would have computed (the places that read such values
+are listed), workspaces of cuDNN and cuBLASLt, and the memory of the CUDA context (some hundred MiB on a GPU).
+
+example:
+  hostcuda dryrun --gpu a100 --allocator all --find-least -- python train.py --batch 8
+"""
+
+
+def size(text):
+    digits = text.strip().upper().removesuffix("IB").removesuffix("B")
+    unit = digits[-1] if digits and digits[-1] in "KMGT" else ""
+    try:
+        return int(float(digits[:-1] if unit else digits) * UNITS[unit])
+    except ValueError:
+        raise argparse.ArgumentTypeError("'%s' is not a size such as 24GiB" % text) from None
+
+
+def shown(count):
+    return "%.2f GiB" % (count / 2**30) if count >= 1 << 30 else "%.0f MiB" % (count / MIB)
+
+
+class Program:
+    """The user's program, and the machine it runs on."""
+
+    def __init__(self, options):
+        self.options = options
+        self.folder = launcher.libraries()
+        self.profile, self.memory = GPUS[options.gpu]
+        if options.gpus > 1:
+            self.profile, self.memory = "multi:%d" % options.gpus, self.memory
+        self.memory = options.memory or self.memory
+
+    def environment(self, allocator, reports, memory):
+        config = ["unbacked"]
+        if memory:
+            config.append("memory=%d" % memory)
+        text = launcher.settings(self.profile, "skip", ",".join(config + self.options.config),
+                                 os.environ.get("HOSTCUDA"))
+        launcher.check_settings(self.folder, text)
+        out = launcher.environment(self.folder, text, os.environ)
+        out["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INSIDE), out.get("PYTHONPATH")]))
+        out["HOSTCUDA_DRYRUN_REPORT"] = reports
+        for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+            if SETTINGS[allocator]:
+                out[name] = ",".join(filter(None, [out.get(name), SETTINGS[allocator]]))
+        if allocator == "stillmap":
+            out["HOSTCUDA_DRYRUN_STILLMAP"] = str(self.options.stillmap)
+            out["STILLMAP_DRIVER"] = str(self.folder / launcher.DRIVER)
+        return out
+
+    def run(self, allocator, memory=None, quiet=False):
+        with tempfile.TemporaryDirectory(prefix="hostcuda-dryrun-") as reports:
+            began = time.monotonic()
+            with tempfile.TemporaryFile() as output:
+                try:
+                    done = subprocess.run(self.options.program, check=False, stdout=output if quiet else sys.stderr,
+                                          stderr=subprocess.STDOUT if quiet else None,
+                                          env=self.environment(allocator, reports, memory or self.memory))
+                except OSError as error:
+                    raise launcher.Failure("cannot start %s: %s" % (self.options.program[0], error.strerror)) from None
+                output.seek(0)
+                text = output.read().decode(errors="replace")
+            found = [json.loads(path.read_text()) for path in sorted(pathlib.Path(reports).glob("*.json"))]
+        return Run(done.returncode, time.monotonic() - began, found, text)
+
+    def least(self, allocator, first):
+        """The least memory of a device at which the program ends as it did, in multiples of STEP."""
+        most = max(report["device"] for report in first.reports)
+        low, high = max(report["live"] for report in first.reports) // self.options.gpus // STEP, -(-most // STEP) + 1
+        while low < high:
+            middle = (low + high) // 2
+            fits = middle > 0 and self.run(allocator, middle * STEP, quiet=True).status == first.status
+            say("  %s with %s: %s" % (allocator, shown(middle * STEP), "fits" if fits else "does not fit"))
+            low, high = (low, middle) if fits else (middle + 1, high)
+        return high * STEP
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def summary(run):
+    """The process that took the most memory: of several, each has devices of its own on hostcuda."""
+    return max(run.reports, key=lambda report: report["device"])
+
+
+def table(rows):
+    head = ("allocator", "live", "held", "device", "held/live", "retries", "least", "time", "ended")
+    cells = [head] + [tuple(str(cell) for cell in row) for row in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    return "\n".join("  ".join(cell.ljust(width) if i == 0 else cell.rjust(width)
+                               for i, (cell, width) in enumerate(zip(row, widths))).rstrip() for row in cells)
+
+
+def parser():
+    top = argparse.ArgumentParser(prog="hostcuda dryrun", description=DESCRIPTION, epilog=EPILOG,
+                                  usage="hostcuda dryrun [OPTIONS] -- PROGRAM [ARG...]",
+                                  formatter_class=argparse.RawDescriptionHelpFormatter)
+    top.add_argument("--gpu", choices=GPUS, default="h200", help="the device (default: h200)")
+    top.add_argument("--gpus", type=int, default=1, metavar="N", help="devices, 1 to %d" % launcher.MOST_DEVICES)
+    top.add_argument("--memory", type=size, metavar="SIZE", help="memory of each device, in place of the GPU's: 24GiB")
+    top.add_argument("--allocator", action="append", choices=[*SETTINGS, "all"],
+                     help="PyTorch's native one (default), its expandable segments, cudaMallocAsync, or Stillmap; may "
+                          "be given again")
+    top.add_argument("--stillmap", type=pathlib.Path, metavar="LIBRARY", help="libstillmap_torch.so")
+    top.add_argument("--find-least", action="store_true",
+                     help="also search for the least memory at which the program runs; takes some ten runs each")
+    top.add_argument("--config", action="append", default=[], metavar="TEXT", help="further settings of hostcuda")
+    top.add_argument("--json", action="store_true", help="print one JSON document")
+    top.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="the program and its arguments")
+    return top
+
+
+def check(options):
+    if options.program[:1] == ["--"]:
+        del options.program[0]
+    if not options.program:
+        raise launcher.Failure("no program: hostcuda dryrun [OPTIONS] -- PROGRAM [ARG...]")
+    if not 1 <= options.gpus <= launcher.MOST_DEVICES:
+        raise launcher.Failure("--gpus %d: there can be 1 to %d" % (options.gpus, launcher.MOST_DEVICES))
+    if options.gpus > 1 and GPUS[options.gpu][0] != "h200":
+        raise launcher.Failure("--gpus needs --gpu h200 or h100: hostcuda's machines of several devices have those")
+    chosen = options.allocator or ["native"]
+    if "all" in chosen:
+        chosen = [name for name in SETTINGS if name != "stillmap" or options.stillmap]
+    if "stillmap" in chosen and not options.stillmap:
+        raise launcher.Failure("--allocator stillmap needs --stillmap FOLDER/libstillmap_torch.so")
+    if options.stillmap:
+        options.stillmap = options.stillmap.resolve()
+        if not options.stillmap.exists():
+            raise launcher.Failure("there is no %s" % options.stillmap)
+    return list(dict.fromkeys(chosen))
+
+
+def main(arguments=None):
+    options = parser().parse_args(arguments)
+    chosen = check(options)
+    program = Program(options)
+    rows, results, reads, read = [], [], collections.Counter(), 0
+    for allocator in chosen:
+        say("hostcuda dryrun: %s" % allocator)
+        run = program.run(allocator)
+        if not run.reports:
+            say("hostcuda dryrun: the program ended with status %d, and no process of it left a report: it did not use "
+                "a GPU through PyTorch, or it was killed" % run.status)
+            rows.append((allocator, "", "", "", "", "", "", "%.0f s" % run.seconds, "no report"))
+            results.append({"allocator": allocator, "status": run.status or 1})
+            continue
+        report = summary(run)
+        least = program.least(allocator, run) if options.find_least and run.status == 0 else None
+        ratio = "%.3f" % (report["held"] / report["live"]) if report["live"] else ""
+        rows.append((allocator, shown(report["live"]), shown(report["held"]), shown(report["device"]), ratio,
+                     report["retries"], shown(least) if least else "", "%.0f s" % run.seconds,
+                     "ok" if run.status == 0 else "status %d" % run.status))
+        results.append(dict(report, allocator=allocator, status=run.status, seconds=run.seconds, least=least,
+                            processes=len(run.reports)))
+        read = max(read, report["read"])
+        for place, count in report["reads"]:
+            reads[place] = max(reads[place], count)
+    if options.json:
+        print(json.dumps({"gpu": options.gpu, "gpus": options.gpus, "memory": program.memory, "runs": results}))
+    else:
+        print(table(rows))
+        if read:
+            print("\n%d bytes of device memory were copied to the host, which no kernel had written: what the program "
+                  "does with them is a guess." % read)
+        for place, count in reads.most_common(10):
+            print("  %6d  %s" % (count, place))
+    return 0 if all(result["status"] == 0 for result in results) else 1

@@ -1,0 +1,146 @@
+"""Loaded by Python before a program that runs under `hostcuda dryrun`. When the program ends, writes what its process
+did with the device, and where it read values that no kernel had written.
+
+The program itself is not changed: this module waits until it imports torch, and observes.
+"""
+import atexit
+import collections
+import ctypes
+import importlib.abc
+import importlib.util
+import json
+import os
+import sys
+import traceback
+
+REPORT = os.environ.get("HOSTCUDA_DRYRUN_REPORT")  # a folder; each process writes a file
+STILLMAP = os.environ.get("HOSTCUDA_DRYRUN_STILLMAP")  # libstillmap_torch.so, if it is to be the allocator
+READS = ("item", "tolist", "__bool__", "__int__", "__float__", "nonzero")
+
+reads = collections.Counter()  # place in the program -> reads of device values
+peaks = collections.defaultdict(lambda: [0, 0])  # device -> bytes in tensors, and held by the allocator
+
+
+class Counters(ctypes.Structure):
+    """hostcuda_counters of hostcuda.h."""
+    _fields_ = [(name, ctypes.c_uint64) for name in (
+        "calls", "bytes_htod", "bytes_dtoh", "bytes_dtod", "bytes_set", "physical_bytes", "physical_peak",
+        "live_handles", "live_mappings", "live_reservations", "live_streams", "live_events", "live_contexts",
+        "violations", "first_touch_ns", "live_host_ranges", "skipped_launches")]
+
+
+def place_of_caller():
+    """The innermost line that is not torch's or this module's."""
+    for frame in reversed(traceback.extract_stack()[:-2]):
+        if "/torch/" not in frame.filename and frame.filename != __file__:
+            return "%s:%d" % (os.path.relpath(frame.filename), frame.lineno)
+    return "?"
+
+
+def observe_reads(torch):
+    def wrapped(original):
+        def read(tensor, *arguments, **options):
+            if tensor.is_cuda:
+                reads[place_of_caller()] += 1
+            return original(tensor, *arguments, **options)
+        return read
+    for name in READS:
+        setattr(torch.Tensor, name, wrapped(getattr(torch.Tensor, name)))
+
+
+def stillmap_stats(device):
+    text = ctypes.create_string_buffer(8192)
+    if ctypes.CDLL(STILLMAP).stillmap_stats(device, text, len(text)) == 0:
+        return {}
+    stats = json.loads(text.value)
+    return {"allocated_bytes.all.current": stats["live_bytes"], "allocated_bytes.all.peak": stats["live_peak_bytes"],
+            "reserved_bytes.all.current": stats["committed_bytes"],
+            "reserved_bytes.all.peak": stats["committed_peak_bytes"]}
+
+
+def note_peaks(torch):
+    for device in range(torch.cuda.device_count()):
+        stats = torch.cuda.memory.memory_stats(device)
+        for i, name in enumerate(("allocated", "reserved")):
+            peaks[device][i] = max(peaks[device][i], stats.get("%s_bytes.all.peak" % name, 0))
+
+
+def observe_resets(torch):
+    """A program that resets its peaks would hide the earlier ones."""
+    reset = torch.cuda.memory.reset_peak_memory_stats
+
+    def noted(device=None):
+        if torch.cuda.is_initialized():
+            note_peaks(torch)
+        # PyTorch has no statistics of its own for Stillmap, whose peaks stay.
+        return None if STILLMAP else reset(device)
+    torch.cuda.memory.reset_peak_memory_stats = torch.cuda.reset_peak_memory_stats = noted
+
+
+def use_stillmap(torch):
+    heap = torch.cuda.memory.CUDAPluggableAllocator(STILLMAP, "stillmap_malloc", "stillmap_free")
+    torch.cuda.memory.change_current_allocator(heap)
+    library = ctypes.CDLL(STILLMAP)
+    plug = heap.allocator()
+    for setter, name in (("set_record_stream_fn", "stillmap_record_stream"), ("set_reset_fn", "stillmap_empty_cache"),
+                         ("set_memory_fraction_fn", "stillmap_set_memory_fraction")):
+        if hasattr(plug, setter):
+            getattr(plug, setter)(ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
+
+    # PyTorch refuses statistics of any pluggable allocator, and many programs print them.
+    def memory_stats(device=None):
+        return stillmap_stats(torch.cuda.current_device() if device is None else torch.cuda._utils._get_device_index(device))
+    torch.cuda.memory.memory_stats = torch.cuda.memory_stats = memory_stats
+
+
+def after_import(torch):
+    if STILLMAP:
+        use_stillmap(torch)
+    observe_reads(torch)
+    observe_resets(torch)
+
+
+class TorchFinder(importlib.abc.MetaPathFinder):
+    """Calls after_import once torch has been imported."""
+
+    def find_spec(self, name, path, target=None):
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            after_import(module)
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def write_report(process):
+    torch = sys.modules.get("torch")
+    if os.getpid() != process or torch is None or not torch.cuda.is_initialized():
+        return
+    counters = Counters()
+    ctypes.CDLL("libcuda.so.1").hostcuda_get_counters(ctypes.byref(counters))
+    note_peaks(torch)
+    live, held = (sum(peak[i] for peak in peaks.values()) for i in (0, 1))
+    retries = sum(torch.cuda.memory.memory_stats(device).get("num_alloc_retries", 0) for device in peaks)
+    report = {"live": live, "held": held, "retries": retries, "device": counters.physical_peak,
+              "skipped": counters.skipped_launches, "violations": counters.violations, "read": counters.bytes_dtoh, "reads": reads.most_common()}
+    with open(os.path.join(REPORT, "%d.json" % process), "w", encoding="utf-8") as file:
+        json.dump(report, file)
+
+
+if REPORT:
+    sys.meta_path.insert(0, TorchFinder())
+    atexit.register(write_report, os.getpid())
+
+# A sitecustomize of the program's own environment comes after this one.
+_here = os.path.dirname(os.path.abspath(__file__))
+_paths = [path for path in sys.path if os.path.abspath(path or ".") != _here]
+_spec = importlib.machinery.PathFinder.find_spec("sitecustomize", _paths)
+if _spec is not None and _spec.loader is not None:
+    _spec.loader.exec_module(importlib.util.module_from_spec(_spec))

@@ -1,0 +1,131 @@
+"""The dry run's options, environments, search and table. No program is run, and nothing is loaded."""
+import argparse
+import contextlib
+import io
+import pathlib
+import sys
+import unittest
+from unittest import mock
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from stillmap_hostcuda import dryrun, launcher  # noqa: E402
+
+GIB = 1 << 30
+
+
+def options(*arguments):
+    out = dryrun.parser().parse_args(list(arguments))
+    return out, dryrun.check(out)
+
+
+def program(*arguments):
+    with mock.patch.object(launcher, "libraries", return_value=pathlib.Path("/lib")):
+        return dryrun.Program(options(*arguments)[0])
+
+
+def report(device, live):
+    return {"live": live, "held": device, "retries": 0, "device": device, "skipped": 1, "violations": 0, "read": 0,
+            "reads": []}
+
+
+class Options(unittest.TestCase):
+    def test_sizes(self):
+        for text, bytes_ in (("24GiB", 24 * GIB), ("1.5G", 3 * GIB // 2), ("512m", 512 << 20), ("4096", 4096)):
+            self.assertEqual(dryrun.size(text), bytes_)
+        with self.assertRaisesRegex(argparse.ArgumentTypeError, "'much' is not a size"):
+            dryrun.size("much")
+
+    def test_allocators(self):
+        self.assertEqual(options("--", "x")[1], ["native"])
+        self.assertEqual(options("--allocator", "all", "--", "x")[1], ["native", "expandable", "async"])
+        self.assertEqual(options("--allocator", "async", "--allocator", "native", "--allocator", "async", "--", "x")[1],
+                         ["async", "native"])
+        with self.assertRaisesRegex(launcher.Failure, "needs --stillmap"):
+            options("--allocator", "stillmap", "--", "x")
+        with self.assertRaisesRegex(launcher.Failure, "there is no /absent.so"):
+            options("--allocator", "stillmap", "--stillmap", "/absent.so", "--", "x")
+
+    def test_mistakes_are_named(self):
+        with self.assertRaisesRegex(launcher.Failure, "no program"):
+            options("--gpu", "a100")
+        with self.assertRaisesRegex(launcher.Failure, "--gpus 32: there can be 1 to 31"):
+            options("--gpus", "32", "--", "x")
+        with self.assertRaisesRegex(launcher.Failure, "--gpus needs --gpu h200 or h100"):
+            options("--gpus", "2", "--gpu", "a100", "--", "x")
+
+
+class Environment(unittest.TestCase):
+    def of(self, allocator, *arguments, memory=None):
+        made = program(*arguments, "--", "x")
+        with mock.patch.object(launcher, "check_settings"), mock.patch.dict("os.environ", {"HOME": "/h"}, clear=True):
+            return made.environment(allocator, "/reports", memory or made.memory)
+
+    def test_the_machine(self):
+        self.assertEqual(self.of("native")["HOSTCUDA"], "profile=h200,kernels=skip,unbacked")
+        self.assertEqual(self.of("native", "--gpu", "a100", "--memory", "1G", "--config", "lazy")["HOSTCUDA"],
+                         "profile=a100,kernels=skip,unbacked,memory=%d,lazy" % GIB)
+        self.assertTrue(self.of("native", "--gpus", "4")["HOSTCUDA"].startswith("profile=multi:4,"))
+        self.assertIn("memory=4096", self.of("native", memory=4096)["HOSTCUDA"])
+
+    def test_pytorchs_settings(self):
+        self.assertNotIn("PYTORCH_ALLOC_CONF", self.of("native"))
+        for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+            self.assertEqual(self.of("expandable")[name], "expandable_segments:True")
+            self.assertEqual(self.of("async")[name], "backend:cudaMallocAsync")
+
+    def test_the_program_is_observed(self):
+        out = self.of("native")
+        self.assertTrue((pathlib.Path(out["PYTHONPATH"]) / "sitecustomize.py").exists())
+        self.assertEqual(out["HOSTCUDA_DRYRUN_REPORT"], "/reports")
+
+
+class Search(unittest.TestCase):
+    def test_finds_the_least_memory(self):
+        made = program("--", "x")
+        first = dryrun.Run(0, 1.0, [report(5 * GIB, GIB)], "")
+        for needed in (GIB, 3 * GIB + 1, 5 * GIB):
+            tried = []
+
+            def run(_, memory, quiet, needed=needed, tried=tried):
+                self.assertTrue(quiet)
+                tried.append(memory)
+                return dryrun.Run(0 if memory >= needed else 1, 1.0, [], "")
+            with mock.patch.object(made, "run", side_effect=run), contextlib.redirect_stderr(io.StringIO()):
+                self.assertEqual(made.least("native", first), -(-needed // dryrun.STEP) * dryrun.STEP)
+            self.assertLessEqual(len(tried), 8)
+
+
+class Output(unittest.TestCase):
+    def run_it(self, run, *arguments):
+        out = io.StringIO()
+        with mock.patch.object(launcher, "libraries", return_value=pathlib.Path("/lib")), \
+                mock.patch.object(dryrun.Program, "run", return_value=run), contextlib.redirect_stdout(out), \
+                contextlib.redirect_stderr(io.StringIO()):
+            status = dryrun.main([*arguments, "--", "x"])
+        return status, out.getvalue()
+
+    def test_the_table_is_of_the_process_with_most_memory(self):
+        run = dryrun.Run(0, 2.0, [report(GIB, GIB), report(3 * GIB, 2 * GIB)], "")
+        status, text = self.run_it(run)
+        self.assertEqual(status, 0)
+        self.assertRegex(text, r"native +2\.00 GiB +3\.00 GiB +3\.00 GiB +1\.500 +0 +2 s +ok")
+
+    def test_reads_are_counted_and_named(self):
+        found = dict(report(GIB, GIB), read=40, reads=[["train.py:7", 5]])
+        _, text = self.run_it(dryrun.Run(0, 2.0, [found], ""))
+        self.assertIn("40 bytes of device memory were copied to the host", text)
+        self.assertIn("5  train.py:7", text)
+
+    def test_a_program_without_a_report_fails(self):
+        status, text = self.run_it(dryrun.Run(0, 2.0, [], ""))
+        self.assertEqual(status, 1)
+        self.assertIn("no report", text)
+
+    def test_json(self):
+        status, text = self.run_it(dryrun.Run(3, 2.0, [report(GIB, GIB)], ""), "--json")
+        self.assertEqual(status, 1)
+        self.assertIn('"status": 3', text)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,41 @@
+"""As much of PyTorch as `hostcuda dryrun` observes, over the driver: for machines without PyTorch."""
+import ctypes
+import types
+
+_driver = ctypes.CDLL("libcuda.so.1")
+_stats = {"allocated_bytes.all.peak": 0, "reserved_bytes.all.peak": 0, "num_alloc_retries": 0}
+
+
+def _check(status):
+    if status != 0:
+        raise RuntimeError("CUDA error %d" % status)
+
+
+class Tensor:
+    is_cuda = True
+
+    def __init__(self, count):
+        context, self.at = ctypes.c_void_p(), ctypes.c_uint64()
+        _check(_driver.cuInit(0))
+        _check(_driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+        _check(_driver.cuCtxSetCurrent(context))
+        _check(_driver.cuMemAlloc_v2(ctypes.byref(self.at), ctypes.c_size_t(count)))
+        for name in ("allocated_bytes.all.peak", "reserved_bytes.all.peak"):
+            _stats[name] = max(_stats[name], count)
+
+    def item(self):
+        word = ctypes.c_uint32()
+        _check(_driver.cuMemcpyDtoH_v2(ctypes.byref(word), self.at, ctypes.c_size_t(4)))
+        return word.value
+
+    tolist = nonzero = __bool__ = __int__ = __float__ = item
+
+
+def _reset(device=None):
+    for name in _stats:
+        _stats[name] = 0
+
+
+memory = types.SimpleNamespace(memory_stats=lambda device=None: dict(_stats), reset_peak_memory_stats=_reset)
+cuda = types.SimpleNamespace(is_initialized=lambda: True, device_count=lambda: 1, current_device=lambda: 0,
+                             memory=memory, reset_peak_memory_stats=_reset)
