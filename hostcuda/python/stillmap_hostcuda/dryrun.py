@@ -6,6 +6,7 @@ import collections
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,9 @@ SETTINGS = {
 }
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 STEP = 32 * MIB  # of --find-least
+GRACE = 20  # seconds that an interrupted program has to end, and to write its report
 
+LATE = "time limit"
 Run = collections.namedtuple("Run", "status seconds reports output")
 
 DESCRIPTION = """\
@@ -95,15 +98,29 @@ class Program:
             began = time.monotonic()
             with tempfile.TemporaryFile() as output:
                 try:
-                    done = subprocess.run(self.options.program, check=False, stdout=output if quiet else sys.stderr,
-                                          stderr=subprocess.STDOUT if quiet else None,
-                                          env=self.environment(allocator, reports, memory or self.memory))
+                    process = subprocess.Popen(self.options.program, stdout=output if quiet else sys.stderr,
+                                               stderr=subprocess.STDOUT if quiet else None,
+                                               env=self.environment(allocator, reports, memory or self.memory))
                 except OSError as error:
                     raise launcher.Failure("cannot start %s: %s" % (self.options.program[0], error.strerror)) from None
+                status = self.wait(process)
                 output.seek(0)
                 text = output.read().decode(errors="replace")
             found = [json.loads(path.read_text()) for path in sorted(pathlib.Path(reports).glob("*.json"))]
-        return Run(done.returncode, time.monotonic() - began, found, text)
+        return Run(status, time.monotonic() - began, found, text)
+
+    def wait(self, process):
+        """The exit status, or LATE for a program that was interrupted at the time limit."""
+        try:
+            return process.wait(self.options.time_limit)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+        try:
+            process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        return LATE
 
     def least(self, allocator, first):
         """The least memory of a device at which the program ends as it did, in multiples of STEP."""
@@ -115,6 +132,10 @@ class Program:
             say("  %s with %s: %s" % (allocator, shown(middle * STEP), "fits" if fits else "does not fit"))
             low, high = (low, middle) if fits else (middle + 1, high)
         return high * STEP
+
+
+def ended(status):
+    return {0: "ok", LATE: LATE}.get(status, "status %s" % status)
 
 
 def say(text):
@@ -147,6 +168,8 @@ def parser():
     top.add_argument("--stillmap", type=pathlib.Path, metavar="LIBRARY", help="libstillmap_torch.so")
     top.add_argument("--find-least", action="store_true",
                      help="also search for the least memory at which the program runs; takes some ten runs each")
+    top.add_argument("--time-limit", type=float, default=600, metavar="SECONDS",
+                     help="of one run (default: 600): a loop that ends when a result says so may never end")
     top.add_argument("--config", action="append", default=[], metavar="TEXT", help="further settings of hostcuda")
     top.add_argument("--json", action="store_true", help="print one JSON document")
     top.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="the program and its arguments")
@@ -183,7 +206,7 @@ def main(arguments=None):
         say("hostcuda dryrun: %s" % allocator)
         run = program.run(allocator)
         if not run.reports:
-            say("hostcuda dryrun: the program ended with status %d, and no process of it left a report: it did not use "
+            say("hostcuda dryrun: the program ended with status %s, and no process of it left a report: it did not use "
                 "a GPU through PyTorch, or it was killed" % run.status)
             rows.append((allocator, "", "", "", "", "", "", "%.0f s" % run.seconds, "no report"))
             results.append({"allocator": allocator, "status": run.status or 1})
@@ -193,7 +216,7 @@ def main(arguments=None):
         ratio = "%.3f" % (report["held"] / report["live"]) if report["live"] else ""
         rows.append((allocator, shown(report["live"]), shown(report["held"]), shown(report["device"]), ratio,
                      report["retries"], shown(least) if least else "", "%.0f s" % run.seconds,
-                     "ok" if run.status == 0 else "status %d" % run.status))
+                     ended(run.status)))
         results.append(dict(report, allocator=allocator, status=run.status, seconds=run.seconds, least=least,
                             processes=len(run.reports)))
         read = max(read, report["read"])

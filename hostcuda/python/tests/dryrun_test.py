@@ -95,6 +95,16 @@ class Search(unittest.TestCase):
             self.assertLessEqual(len(tried), 8)
 
 
+class TimeLimit(unittest.TestCase):
+    def test_a_program_that_does_not_end_is_interrupted(self):
+        made = program("--time-limit", "0.2", "--", sys.executable, "-c", "import time; time.sleep(60)")
+        with mock.patch.object(made, "environment", return_value={}):
+            run = made.run("native", quiet=True)
+        self.assertEqual(run.status, dryrun.LATE)
+        self.assertLess(run.seconds, 30)
+        self.assertIn("KeyboardInterrupt", run.output)
+
+
 class Output(unittest.TestCase):
     def run_it(self, run, *arguments):
         out = io.StringIO()
