@@ -70,7 +70,7 @@ def main():
     parser.add_argument("models", nargs="*", metavar="MODEL")
     options = parser.parse_args()
     options.stillmap = str(pathlib.Path(options.stillmap).resolve())
-    python = run.prepare(run.Client(PACKAGES, [], [], ""), options.work.resolve() / "models")
+    python = run.prepare(run.Client(PACKAGES, [], []), options.work.resolve() / "models")
     rows, failed = [], False
     for path in sorted((HERE / "models").glob("*.py")):
         if options.models and path.stem not in options.models:

@@ -33,8 +33,18 @@ NUMBA = [  # (pattern of a test, why it fails)
     (r"TestCoreContiguous", "needs CuPy, which has a static CUDA runtime"),
 ]
 
-Command = collections.namedtuple("Command", "name arguments environment")
-Client = collections.namedtuple("Client", "packages commands explanations config")
+# Programs whose recordings are in bench/traces.
+RECORDED = ("gpt2_large", "gpt2_large_checkpointed", "llama_1b", "llama_1b_variable", "llama_3b_checkpointed",
+            "resnet50", "diffusion_unet")
+
+Command = collections.namedtuple("Command", "name arguments environment config", defaults=({}, ""))
+Client = collections.namedtuple("Client", "packages commands explanations")
+
+
+def recordings():
+    program = str(HERE / "torch_recording.py")
+    return [Command("the peak of %s is within 1 %% of its recording's" % name, [program, name], config="unbacked")
+            for name in RECORDED]
 
 
 def torch(version, packages, stillmap):
@@ -42,31 +52,34 @@ def torch(version, packages, stillmap):
     pool = {name: "backend:cudaMallocAsync" for name in new}
     tensors, training = str(HERE / "torch_tensors.py"), str(HERE / "torch_training.py")
     commands = [
-        Command("10,000 tensors, native allocator", [tensors, "native"], {}),
+        Command("10,000 tensors, native allocator", [tensors, "native"]),
         Command("10,000 tensors, expandable segments", [tensors, "expandable"], new),
         Command("10,000 tensors, cudaMallocAsync", [tensors, "async"], pool),
-        Command("training a transformer", [training, "transformer"], {}),
-        Command("training with convolutions", [training, "convolutions"], {}),
+        Command("training a transformer", [training, "transformer"]),
+        Command("training with convolutions", [training, "convolutions"]),
     ]
     if stillmap:
         commands += [
-            Command("10,000 tensors, Stillmap as CUDAPluggableAllocator", [tensors, "stillmap", stillmap], {}),
-            Command("10,000 tensors, Stillmap in a MemPool", [tensors, "mempool", stillmap], {}),
+            Command("10,000 tensors, Stillmap as CUDAPluggableAllocator", [tensors, "stillmap", stillmap]),
+            Command("10,000 tensors, Stillmap in a MemPool", [tensors, "mempool", stillmap]),
         ]
     # NVIDIA's libraries are not installed: hostcuda's take their place.
-    return Client([["--no-deps", "torch==" + version], packages], commands, [], "")
+    return Client([["--no-deps", "torch==" + version], packages], commands, [])
 
 
 def clients(stillmap):
     needed = ["numpy", "typing-extensions", "sympy", "networkx", "jinja2", "fsspec", "filelock", "setuptools"]
+    newest = torch("2.15.0", needed + ["nvidia-cuda-nvrtc==13.*"], stillmap)
+    newest.commands.extend(recordings())
     return {
         "numba-cuda 0.30.4": Client(
             [["numba-cuda[cu13]==0.30.4", "numba==0.68.1", "cuda-bindings==13.5.0", "cuda-core==1.2.2", "pytest",
               "filecheck", "psutil", "cffi", "ml_dtypes"]],
-            [Command("its own tests of the driver", ["-m", "numba.runtests", "-v", "numba.cuda.tests.cudadrv"], {})],
-            NUMBA, "memory=4G"),
+            [Command("its own tests of the driver", ["-m", "numba.runtests", "-v", "numba.cuda.tests.cudadrv"],
+                     config="memory=4G")],
+            NUMBA),
         "PyTorch 2.8.0": torch("2.8.0", needed, stillmap),
-        "PyTorch 2.15.0": torch("2.15.0", needed + ["nvidia-cuda-nvrtc==13.*"], stillmap),
+        "PyTorch 2.15.0": newest,
     }
 
 
@@ -92,14 +105,14 @@ def count(text, status):
     return int(ran.group(1)) - len(failed) - skipped, skipped, failed
 
 
-def run(command, python, client, options, log):
+def run(command, python, options, log):
     environment = dict(os.environ, PYTHONNOUSERSITE="1", **command.environment)
     libraries = [str(path.parent) for path in python.parents[1].glob("lib/*/site-packages/nvidia/*/lib/libnvrtc.so.*")]
     environment["LD_LIBRARY_PATH"] = ":".join(libraries[:1])
     environment.setdefault("STILLMAP_DRIVER", str(options.driver))
     arguments = [*options.launcher, "run", "--kernels", "skip"]
-    if client.config:
-        arguments += ["--config", client.config]
+    if command.config:
+        arguments += ["--config", command.config]
     try:
         done = subprocess.run([*arguments, "--", python, *command.arguments], env=environment, timeout=TIME_LIMIT,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
@@ -149,7 +162,7 @@ def main():
         python = prepare(client, folder)
         why = collections.Counter()
         for number, command in enumerate(client.commands):
-            passed, skipped, failed = run(command, python, client, options, folder / ("log%d" % number))
+            passed, skipped, failed = run(command, python, options, folder / ("log%d" % number))
             rows.append((name, command.name, passed, skipped, len(failed)))
             print("%s: %s: %d passed, %d skipped, %d failed" % rows[-1], flush=True)
             for test in failed:
