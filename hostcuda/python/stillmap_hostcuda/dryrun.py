@@ -85,6 +85,7 @@ class Program:
         out = launcher.environment(self.folder, text, os.environ)
         out["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INSIDE), out.get("PYTHONPATH")]))
         out["HOSTCUDA_DRYRUN_REPORT"] = reports
+        out["HOSTCUDA_DRYRUN_LOOP_LIMIT"] = str(self.options.loop_limit)
         for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
             if SETTINGS[allocator]:
                 out[name] = ",".join(filter(None, [out.get(name), SETTINGS[allocator]]))
@@ -168,8 +169,11 @@ def parser():
     top.add_argument("--stillmap", type=pathlib.Path, metavar="LIBRARY", help="libstillmap_torch.so")
     top.add_argument("--find-least", action="store_true",
                      help="also search for the least memory at which the program runs; takes some ten runs each")
+    top.add_argument("--loop-limit", type=int, default=256, metavar="N",
+                     help="a condition in the device's memory is false N times at one line of the program, then true "
+                          "once, because no kernel makes it true (default: 256; 0: never)")
     top.add_argument("--time-limit", type=float, default=600, metavar="SECONDS",
-                     help="of one run (default: 600): a loop that ends when a result says so may never end")
+                     help="of one run (default: 600)")
     top.add_argument("--config", action="append", default=[], metavar="TEXT", help="further settings of hostcuda")
     top.add_argument("--json", action="store_true", help="print one JSON document")
     top.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="the program and its arguments")
@@ -201,7 +205,7 @@ def main(arguments=None):
     options = parser().parse_args(arguments)
     chosen = check(options)
     program = Program(options)
-    rows, results, reads, read = [], [], collections.Counter(), 0
+    rows, results, reads, read, ended_loops = [], [], collections.Counter(), 0, {}
     for allocator in chosen:
         say("hostcuda dryrun: %s" % allocator)
         run = program.run(allocator)
@@ -220,6 +224,7 @@ def main(arguments=None):
         results.append(dict(report, allocator=allocator, status=run.status, seconds=run.seconds, least=least,
                             processes=len(run.reports)))
         read = max(read, report["read"])
+        ended_loops.update(report["ended"])
         for place, count in report["reads"]:
             reads[place] = max(reads[place], count)
     if options.json:
@@ -230,5 +235,6 @@ def main(arguments=None):
             print("\n%d bytes of device memory were copied to the host, which no kernel had written: what the program "
                   "does with them is a guess." % read)
         for place, count in reads.most_common(10):
-            print("  %6d  %s" % (count, place))
+            loops = ", true after %d times" % options.loop_limit if place in ended_loops else ""
+            print("  %6d  %s%s" % (count, place, loops))
     return 0 if all(result["status"] == 0 for result in results) else 1

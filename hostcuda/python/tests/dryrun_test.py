@@ -25,7 +25,7 @@ def program(*arguments):
 
 def report(device, live):
     return {"live": live, "held": device, "retries": 0, "device": device, "skipped": 1, "violations": 0, "read": 0,
-            "reads": []}
+            "reads": [], "ended": []}
 
 
 class Options(unittest.TestCase):
@@ -121,10 +121,11 @@ class Output(unittest.TestCase):
         self.assertRegex(text, r"native +2\.00 GiB +3\.00 GiB +3\.00 GiB +1\.500 +0 +2 s +ok")
 
     def test_reads_are_counted_and_named(self):
-        found = dict(report(GIB, GIB), read=40, reads=[["train.py:7", 5]])
+        found = dict(report(GIB, GIB), read=40, reads=[["train.py:7", 5], ["loop.py:2", 3]], ended=[["loop.py:2", 1]])
         _, text = self.run_it(dryrun.Run(0, 2.0, [found], ""))
         self.assertIn("40 bytes of device memory were copied to the host", text)
-        self.assertIn("5  train.py:7", text)
+        self.assertIn("5  train.py:7\n", text)
+        self.assertIn("3  loop.py:2, true after 256 times\n", text)
 
     def test_a_program_without_a_report_fails(self):
         status, text = self.run_it(dryrun.Run(0, 2.0, [], ""))

@@ -15,8 +15,13 @@ import traceback
 
 REPORT = os.environ.get("HOSTCUDA_DRYRUN_REPORT")  # a folder; each process writes a file
 STILLMAP = os.environ.get("HOSTCUDA_DRYRUN_STILLMAP")  # libstillmap_torch.so, if it is to be the allocator
-READS = ("item", "tolist", "__bool__", "__int__", "__float__", "nonzero")
+# A loop until a condition in the device's memory is true would never end: no kernel makes it true. At one place it
+# is therefore false this many times and then true once. 0: never.
+LOOP_LIMIT = int(os.environ.get("HOSTCUDA_DRYRUN_LOOP_LIMIT", "0"))
+READS = ("item", "tolist", "__int__", "__float__", "nonzero")
 
+ended = collections.Counter()  # place in the program -> conditions that were made true
+turns = collections.Counter()  # place in the program -> conditions that were false since
 reads = collections.Counter()  # place in the program -> reads of device values
 peaks = collections.defaultdict(lambda: [0, 0])  # device -> bytes in tensors, and held by the allocator
 
@@ -46,6 +51,23 @@ def observe_reads(torch):
         return read
     for name in READS:
         setattr(torch.Tensor, name, wrapped(getattr(torch.Tensor, name)))
+    torch.Tensor.__bool__ = condition(torch.Tensor.__bool__)
+
+
+def condition(original):
+    def truth(tensor):
+        value = original(tensor)
+        if not tensor.is_cuda:
+            return value
+        place = place_of_caller()
+        reads[place] += 1
+        turns[place] = 0 if value else turns[place] + 1
+        if not LOOP_LIMIT or turns[place] <= LOOP_LIMIT:
+            return value
+        turns[place] = 0
+        ended[place] += 1
+        return True
+    return truth
 
 
 def stillmap_stats(device):
@@ -129,7 +151,7 @@ def write_report(process):
     live, held = (sum(peak[i] for peak in peaks.values()) for i in (0, 1))
     retries = sum(torch.cuda.memory.memory_stats(device).get("num_alloc_retries", 0) for device in peaks)
     report = {"live": live, "held": held, "retries": retries, "device": counters.physical_peak,
-              "skipped": counters.skipped_launches, "violations": counters.violations, "read": counters.bytes_dtoh, "reads": reads.most_common()}
+              "skipped": counters.skipped_launches, "violations": counters.violations, "read": counters.bytes_dtoh, "reads": reads.most_common(), "ended": ended.most_common()}
     with open(os.path.join(REPORT, "%d.json" % process), "w", encoding="utf-8") as file:
         json.dump(report, file)
 

@@ -23,12 +23,15 @@ class Tensor:
         for name in ("allocated_bytes.all.peak", "reserved_bytes.all.peak"):
             _stats[name] = max(_stats[name], count)
 
-    def item(self):
+    def _word(self):
         word = ctypes.c_uint32()
         _check(_driver.cuMemcpyDtoH_v2(ctypes.byref(word), self.at, ctypes.c_size_t(4)))
         return word.value
 
-    tolist = nonzero = __bool__ = __int__ = __float__ = item
+    item = tolist = nonzero = __int__ = __float__ = _word
+
+    def __bool__(self):
+        return self._word() != 0
 
 
 def _reset(device=None):
