@@ -60,7 +60,7 @@ result<extent *> allocator_core::extend_by_chunk(arena &a, const block_request &
   extent *block = nullptr;
   {
     const std::lock_guard lock(a.lock);
-    block = a.extents.place(r.bytes, r.alignment, extent_map::search::thorough, a.zone_of(r.bytes));
+    block = a.extents.place(r.bytes, r.alignment, a.zone_of(r.bytes));
   }
   live_peak_ = std::max(live_peak_.load(), live() + bytes);
   committed_peak_ = std::max(committed_peak_.load(), committed());

@@ -27,15 +27,16 @@ constexpr int callback_rounds = 16;
 // The free memory, beyond the peak of live bytes, up to which growth creates pages rather than
 // moves free ones. Within the stream of a program that repeats itself, moved pages are recalled
 // without a driver call, so hardly any is tolerated. Elsewhere moves bring no rest: what is tolerated
-// grows with the square of what has moved. So a loop that is not yet known as one holds little, and
-// what never repeats soon moves no more.
+// grows with what has moved: nothing more until a quarter of the peak has, a quarter of the peak after
+// half of it, all of it after three quarters. So a loop that is not yet known as one holds little, and what
+// never repeats comes to rest with what its fragments need.
 std::size_t tolerated(std::size_t live_peak, std::size_t arenas, bool repeats, std::size_t moved,
                       std::size_t page) {
   std::size_t share = live_peak / 16;
   if (live_peak >= 2 * GiB && arenas == 1) share = repeats ? 0 : live_peak / 64;
   if (arenas != 1 || !repeats) {
     const double peak = static_cast<double>(std::max(live_peak, page));
-    const double part = std::min(static_cast<double>(moved) / peak, 8.0);
+    const double part = std::clamp(2 * (static_cast<double>(moved) / peak - 0.25), 0.0, 8.0);
     share += static_cast<std::size_t>(part * part * peak);
   }
   return std::max(share, 2 * page);

@@ -23,16 +23,19 @@ void *arena::allocate_not_reused(const block_request &r) {
     }
   }
   add_to_pattern(r);
+  if (r.alignment == allocation_granule && !r.small()) {
+    if (extent *const s = find_cached_placement(r, at_lent::stop)) return enter(s, r);
+  }
   extent *const s =
-      find_extent(growth_for(r), extent_map::search::quick, search_in::own_zone, at_lent::stop);
+      find_extent(growth_for(r), search_in::own_zone, at_lent::stop);
   if (s == nullptr) return nullptr;
   return r.small() ? enter_slab(s, r) : enter(s, r);
 }
 
 void arena::add_to_pattern(const block_request &r) {
-  pattern.add(counters_.live, counters_.allocations - counters_.frees, r.bytes);
+  if (!pattern.add(counters_.live, counters_.allocations - counters_.frees, r.bytes)) return;
   if (pattern.varies()) repeats = false;
-  if (!pattern.recurs()) return;
+  if (!pattern.repeats()) return;
   repeats = true;
   if (!packed_ || in_chunks_) return;
   unpack();
@@ -46,15 +49,14 @@ void *arena::allocate_best_fit(const block_request &r, bool whole, search_in whe
       return allocate_in_slab(*s, r);
   }
   extent *const s =
-      find_extent(whole ? r : growth_for(r), extent_map::search::thorough, where, at_lent::skip);
+      find_extent(whole ? r : growth_for(r), where, at_lent::skip);
   if (s == nullptr) return nullptr;
   return r.small() && !whole ? enter_slab(s, r) : enter(s, r);
 }
 
 // The first available placement of that size, otherwise a new one in free memory; then the same
 // again after everything cached for other sizes was merged.
-extent *arena::find_extent(const block_request &r, extent_map::search mode, search_in where,
-                           at_lent lent) {
+extent *arena::find_extent(const block_request &r, search_in where, at_lent lent) {
   const address_zone own = zone_of(r.bytes);
   for (const bool again : {false, true}) {
     if (again && cached_bytes_ == 0 && !empty_slabs_) break;
@@ -63,11 +65,11 @@ extent *arena::find_extent(const block_request &r, extent_map::search mode, sear
       if (extent *const s = find_cached_placement(r, lent)) return s;
       if (lent == at_lent::stop && wants_lent(r)) return nullptr;
     }
-    if (extent *const s = extents.place(r.bytes, r.alignment, mode, own)) return s;
+    if (extent *const s = extents.place(r.bytes, r.alignment, own)) return s;
     if (!zoned_ || where != search_in::all_zones) continue;
     const address_zone other =
         own == address_zone::small ? address_zone::large : address_zone::small;
-    if (extent *const s = extents.place(r.bytes, r.alignment, mode, other)) return s;
+    if (extent *const s = extents.place(r.bytes, r.alignment, other)) return s;
   }
   return nullptr;
 }
@@ -135,8 +137,12 @@ wait_list *arena::run_blocker(std::uint64_t alias, std::uint64_t owner, std::uin
 extent *arena::claim(size_bin &of, std::size_t i) {
   const std::uint64_t begin = of.all[i].begin, end = begin + of.bytes;
   // Usually the extent that was last there still is. A recycled extent is empty.
+  // Otherwise it is often the next one: the block was divided.
   extent *first = of.all[i].at;
-  if (begin - first->begin >= first->bytes) first = extents.at(begin);
+  if (begin - first->begin >= first->bytes) {
+    first = first->next;
+    if (first == nullptr || begin - first->begin >= first->bytes) first = extents.at(begin);
+  }
   bool cached = false, aliased = false;
   for (extent *s = first;; s = s->next) {
     if (s->state == extent_state::aliased) {

@@ -337,8 +337,7 @@ class arena {
   }
   void notify_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const;
   void add_to_pattern(const block_request &r);
-  extent *find_extent(const block_request &r, extent_map::search mode, search_in where,
-                      at_lent lent);
+  extent *find_extent(const block_request &r, search_in where, at_lent lent);
   extent *find_cached_placement(const block_request &r, at_lent lent);
   extent *claim(size_bin &of, std::size_t i);
   wait_list *blocker_of(extent &s);

@@ -91,7 +91,7 @@ class block_table {
     while (entries_[i].address != 0) i = next(i);
     entries_[i] = {address, block};
   }
-  void grow() {
+  [[gnu::noinline]] void grow() {
     std::vector<entry> old(entries_.size() * 2);
     old.swap(entries_);
     --shift_;

@@ -54,7 +54,6 @@ struct alignas(64) extent {
   bool cached = false;          // live, not allocated: kept for the next request of its size
   bool in_table = false;        // entered in the block table
   bool awaited = false;         // `waiting` may contain placements
-  std::uint32_t bin_index = 0;  // position in free_bins
 
   extent *previous = nullptr;  // neighbours by address, in the same reservation
   extent *next = nullptr;
@@ -92,7 +91,7 @@ class extent_store {
  private:
   // A stream may need few; the chunks double.
   static constexpr std::size_t first_chunk = 16, largest_chunk = 256;
-  void refill() {
+  [[gnu::noinline]] void refill() {
     const std::size_t chunk = std::clamp(created_, first_chunk, largest_chunk);
     chunks_.push_back(std::make_unique<extent[]>(chunk));
     created_ += chunk;

@@ -5,10 +5,8 @@
 namespace stillmap {
 namespace {
 
-// The number of free and of uncommitted extents that a quick search compares.
-constexpr std::size_t quick_looks = 1024, quick_fits = 256;
-constexpr std::uint64_t no_place = UINT64_MAX;
-constexpr std::uint64_t sliver = 8 * allocation_granule;
+// The number of uncommitted extents that a quick search compares.
+constexpr std::size_t quick_fits = 256;
 
 std::uint64_t align_up(std::uint64_t at, std::uint64_t alignment) {
   return (at + alignment - 1) & ~(alignment - 1);
@@ -54,7 +52,7 @@ void extent_map::merge_next(extent *s) {
 
 void extent_map::add_to_index(extent *s) {
   if (s->state == extent_state::free) {
-    free_bins_[number(s->zone)].insert(*s);
+    free_index_[number(s->zone)].insert(*s, s->bytes);
     free_ += s->bytes;
     whole_pages_ += whole_pages(*s);
     rekey(s->previous);
@@ -67,7 +65,7 @@ void extent_map::add_to_index(extent *s) {
 void extent_map::remove_from_index(extent *s) {
   if (!s->by_size.in) return;
   if (s->state == extent_state::free) {
-    free_bins_[number(s->zone)].remove(*s);
+    free_index_[number(s->zone)].remove(*s);
     free_ -= s->bytes;
     whole_pages_ -= whole_pages(*s);
   } else {
@@ -141,86 +139,26 @@ std::uint64_t extent_map::alignment_of(std::uint64_t bytes, std::uint64_t asked)
   return (bytes & (page_ - 1)) == 0 ? std::max<std::uint64_t>(asked, page_) : asked;
 }
 
-// Best fit: an exact fit; then a fit that leaves less than a sliver and breaks no whole page; then
-// the fit that breaks the fewest whole pages. Ties go to the lowest address, so that long-lived
-// blocks gather there. The rank is one number, the lower the better: criterion first, address last.
-extent *extent_map::best_place(std::uint64_t bytes, std::uint64_t alignment, search mode,
-                               address_zone zone) const {
-  const std::uint64_t own = bytes >> page_bits_, part = bytes & (page_ - 1);
-  const bool simple = alignment == allocation_granule || alignment == page_;
-  const auto rank = [](std::uint64_t n, std::uint64_t begin) { return n << 60 | begin; };
-  // The last, partial page of the block counts, unless as much precedes its first whole page.
-  const auto touched = [&](std::uint64_t at) { return own + ((-at & (page_ - 1)) < part ? 1 : 0); };
-  // No fit breaks fewer whole pages than the block has, except one less where too few are whole.
-  const auto rank_of = [&](const free_bins::entry &e) {
-    const std::uint64_t at = align_up(e.begin, alignment), end = e.begin + e.bytes;
-    if (at + bytes > end) return no_place;
-    if (e.bytes == bytes) return rank(0, e.begin);
-    const std::uint64_t broken = simple ? std::min<std::uint64_t>(whole_pages(at, end), touched(at))
-                                        : whole_pages(e.begin, end) - whole_pages(e.begin, at) -
-                                              whole_pages(at + bytes, end);
-    const std::uint64_t left = e.bytes - bytes;
-    if (broken == 0 && left <= sliver) return rank(1, left << 43 | e.begin);
-    return rank(broken + 3 - own, e.begin);
-  };
-  // With more bytes left than this, a fit breaks as many whole pages as the block has, or more.
-  const std::uint64_t fewest_at = !simple    ? UINT64_MAX
-                                  : own == 0 ? sliver
-                                             : std::max(sliver, page_ - part);
-  // Such a fit is better than the best so far only if it begins below this address.
-  std::uint64_t best = no_place, below = no_place;
-  extent *found = nullptr;
-  const auto consider = [&](const free_bins::entry &e, std::uint64_t here) {
-    if (here >= best) return;
-    best = here;
-    found = e.of;
-    below = here < rank(3, 0) ? 0 : here < rank(4, 0) ? e.begin : no_place;
-  };
-  std::size_t looks = mode == search::thorough ? SIZE_MAX : quick_looks;
-  free_bins_[number(zone)].each_bin(
-      bytes, [&](std::span<const free_bins::entry> bin, std::uint64_t least) {
-        if (found != nullptr && looks < bin.size()) bin = bin.first(looks);
-        looks -= std::min(looks, bin.size());
-        if (simple && least >= (own + 2) << page_bits_) {
-          // All pages it touches are whole, so that most entries need only a look at their address.
-          for (const free_bins::entry &e : bin) {
-            if (e.begin < below) consider(e, rank(touched(e.begin) + 3 - own, e.begin));
-          }
-        } else {
-          for (const free_bins::entry &e : bin) {
-            if (e.begin < below || e.bytes - bytes <= fewest_at) consider(e, rank_of(e));
-          }
-        }
-        return looks != 0 || found == nullptr;
-      });
-  return found;
+// Best fit: the smallest that fits, and of these the lowest, so that long-lived blocks gather there.
+// Nodes of one bin differ by at most a sixteenth, and every node of a later bin is larger.
+extent *extent_map::best_fit(std::uint64_t bytes, std::uint64_t alignment,
+                             address_zone zone) const {
+  extent *best = nullptr;
+  free_index_[number(zone)].each_from(bytes, [&](extent &s) {
+    if (best != nullptr && best->by_size.bin != s.by_size.bin) return false;
+    if (align_up(s.begin, alignment) + bytes > s.end()) return true;
+    const bool better = best == nullptr || s.bytes < best->bytes ||
+                        (s.bytes == best->bytes && s.begin < best->begin);
+    if (better) best = &s;
+    return true;
+  });
+  return best;
 }
 
-// The smallest that fits, and of these the lowest.
-extent *extent_map::smallest_place(std::uint64_t bytes, std::uint64_t alignment,
-                                   address_zone zone) const {
-  free_bins::entry best;
-  free_bins_[number(zone)].each_bin(
-      bytes, [&](std::span<const free_bins::entry> bin, std::uint64_t) {
-        for (const free_bins::entry &e : bin) {
-          if (align_up(e.begin, alignment) + bytes > e.begin + e.bytes) continue;
-          if (best.of != nullptr &&
-              (e.bytes > best.bytes || (e.bytes == best.bytes && e.begin > best.begin))) {
-            continue;
-          }
-          best = e;
-        }
-        return best.of == nullptr;
-      });
-  return best.of;
-}
-
-extent *extent_map::place(std::uint64_t bytes, std::uint64_t asked, search mode,
-                          address_zone zone) {
+extent *extent_map::place(std::uint64_t bytes, std::uint64_t asked, address_zone zone) {
   std::uint64_t alignment = pages_move_ ? alignment_of(bytes, asked) : asked;
-  extent *s = pages_move_ ? best_place(bytes, alignment, mode, zone)
-                          : smallest_place(bytes, alignment, zone);
-  if (s == nullptr && alignment != asked) s = best_place(bytes, alignment = asked, mode, zone);
+  extent *s = best_fit(bytes, alignment, zone);
+  if (s == nullptr && alignment != asked) s = best_fit(bytes, alignment = asked, zone);
   if (s == nullptr) return nullptr;
   reserve_splits(2);
   const std::uint64_t at = align_up(s->begin, alignment);

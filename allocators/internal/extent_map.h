@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "stillmap/allocators/internal/extent.h"
-#include "stillmap/allocators/internal/free_bins.h"
 #include "stillmap/allocators/internal/page_map.h"
 
 namespace stillmap {
@@ -32,9 +31,9 @@ class extent_map {
     std::uint64_t bytes = 0;
     virtual_range missing;  // whole pages to be mapped, within node
   };
-  enum class search { quick, thorough };  // best fit among a bounded number of extents, or all
+  enum class search { quick, thorough };  // among a bounded number of uncommitted extents, or all
 
-  // Requires: page_bytes is a power of two. `pages_move`: unbroken pages are worth more than small rests.
+  // Requires: page_bytes is a power of two. `pages_move`: a block of whole pages begins at a page.
   // `shared`: of all maps between which pages move.
   explicit extent_map(std::size_t page_bytes, bool pages_move = true,
                       std::shared_ptr<shared_pages> shared = std::make_shared<shared_pages>())
@@ -54,7 +53,7 @@ class extent_map {
   // Returns a live extent of `bytes` at a multiple of `alignment` (a power of two), from free
   // memory of a zone; nullptr where the search finds none. May run out.
   extent *place(std::uint64_t bytes, std::uint64_t alignment = allocation_granule,
-                search mode = search::quick, address_zone zone = address_zone::large);
+                address_zone zone = address_zone::large);
   extent *release(extent *live);  // returns the free extent that it is part of now
 
   // Sets aside the addresses of a zone that need the fewest new pages. Requires: place() returned
@@ -117,8 +116,7 @@ class extent_map {
   std::size_t reserved_bytes(address_zone zone) const { return reserved_[number(zone)]; }
   std::size_t reserved_bytes() const { return reserved_[0] + reserved_[1]; }
   std::size_t host_bytes() const {
-    return store_.bytes() + pages_.host_bytes() + free_bins_[0].host_bytes() +
-           free_bins_[1].host_bytes();
+    return store_.bytes() + pages_.host_bytes();
   }
 
   // In address order within each reservation.
@@ -163,9 +161,7 @@ class extent_map {
   void rekey(extent *s);
   extent *set_state(extent *s, extent_state state);
   std::uint64_t alignment_of(std::uint64_t bytes, std::uint64_t asked) const;
-  extent *smallest_place(std::uint64_t bytes, std::uint64_t alignment, address_zone zone) const;
-  extent *best_place(std::uint64_t bytes, std::uint64_t alignment, search mode,
-                     address_zone zone) const;
+  extent *best_fit(std::uint64_t bytes, std::uint64_t alignment, address_zone zone) const;
   std::optional<carved_extent> fit(const extent &uncommitted, std::uint64_t bytes,
                                    std::uint64_t alignment) const;
 
@@ -175,7 +171,7 @@ class extent_map {
   const unsigned page_bits_;
   extent_store store_;
   // Of each zone.
-  std::array<free_bins, zones> free_bins_;
+  std::array<index, zones> free_index_;         // by size
   std::array<index, zones> uncommitted_index_;  // by own size plus that of free neighbours
   std::array<std::size_t, zones> reserved_{};
   std::vector<extent *> first_extents_;

@@ -11,11 +11,9 @@ namespace stillmap {
 std::size_t extent_map::take_pages(std::size_t pages, std::vector<extent *> &out) {
   if (whole_pages_ == 0) return 0;
   std::vector<extent *> whole;
-  for (const free_bins &bins : free_bins_) {
-    bins.each_bin(page_, [&](std::span<const free_bins::entry> bin, std::uint64_t) {
-      for (const free_bins::entry &e : bin) {
-        if (whole_pages(*e.of) != 0) whole.push_back(e.of);
-      }
+  for (const index &free : free_index_) {
+    free.each_from(page_, [&](extent &s) {
+      if (whole_pages(s) != 0) whole.push_back(&s);
       return true;
     });
   }

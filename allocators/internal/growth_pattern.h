@@ -16,11 +16,31 @@ namespace stillmap {
 // Threads: externally synchronised. add() may allocate host memory, and then changes nothing.
 class growth_pattern {
  public:
-  void add(std::uint64_t live_bytes, std::uint64_t live_blocks, std::uint64_t bytes) {
+  // False: the request does not count.
+  bool add(std::uint64_t live_bytes, std::uint64_t live_blocks, std::uint64_t bytes) {
     std::uint64_t key = live_bytes * 0x9E3779B97F4A7C15u;
     key = (key ^ (key >> 32) ^ live_blocks) * 0xD6E8FEB86659FD93u;
     key = (key ^ (key >> 32) ^ bytes) * 0xD6E8FEB86659FD93u;
-    if ((key & unsampled_) != 0) return;
+    if ((key & unsampled_) != 0) return false;
+    count(key);
+    return true;
+  }
+  // The program repeats itself: requests recur, and have for a while. In a loop, what is new comes first
+  // and nothing later; in a program of which only parts recur, it keeps coming, and is asked for more.
+  bool repeats() const { return recurs() && recurring_ >= std::min(new_ / 8, longest_asked_for); }
+  // Of the latest 64 at most five eighths did.
+  bool varies() const { return count_ == 64 && !recurs() && of_64_ <= 40; }
+  std::size_t host_bytes() const { return seen_.capacity() * sizeof(std::uint64_t); }
+
+ private:
+  static constexpr std::size_t remembered = 4096, at_first = 512;  // a stream may need memory once
+  static constexpr std::uint64_t most_unsampled = 255, most_unsampled_of_loops = 7;
+  static constexpr std::uint64_t longest_asked_for = 4096;
+
+  // At least three quarters of the latest 32 requests came before.
+  bool recurs() const { return count_ >= 32 && of_32_ >= 24; }
+
+  [[gnu::noinline]] void count(std::uint64_t key) {
     if (seen_.size() < remembered && 8 * filled_ >= seen_.size()) grow();
     std::uint64_t &slot = slot_of(key);
     filled_ += slot == 0;
@@ -30,20 +50,17 @@ class growth_pattern {
     recent_ = recent_ << 1 | came_before;
     slot = key;
     if (count_ < 64) ++count_;
-    // An iteration may have more such requests than are remembered: then every other one counts.
-    if (++since_thinned_ < remembered / 8 || recurs()) return;
+    new_ += 1 - came_before;
+    recurring_ = recurs() ? recurring_ + 1 : recurring_ - std::min<std::uint64_t>(recurring_, 8);
+    // An iteration may have more such requests than are remembered: then every other one counts. A
+    // program that repeats itself is watched at less cost.
+    if (++since_thinned_ < remembered / 8) return;
     since_thinned_ = 0;
-    if (unsampled_ < most_unsampled) unsampled_ = unsampled_ * 2 + 1;
+    if (unsampled_ >= (recurs() ? most_unsampled_of_loops : most_unsampled)) return;
+    unsampled_ = unsampled_ * 2 + 1;
+    new_ /= 2;
+    recurring_ /= 2;
   }
-  // At least three quarters of the latest 32 requests came before.
-  bool recurs() const { return count_ >= 32 && of_32_ >= 24; }
-  // Of the latest 64 at most five eighths did.
-  bool varies() const { return count_ == 64 && !recurs() && of_64_ <= 40; }
-  std::size_t host_bytes() const { return seen_.capacity() * sizeof(std::uint64_t); }
-
- private:
-  static constexpr std::size_t remembered = 4096, at_first = 512;  // a stream may need memory once
-  static constexpr std::uint64_t most_unsampled = 255;
 
   std::uint64_t &slot_of(std::uint64_t key) { return seen_[(key >> 32) & (seen_.size() - 1)]; }
   void grow() {
@@ -64,6 +81,8 @@ class growth_pattern {
   std::uint64_t recent_ = 0;        // a bit for each of the latest: it came before
   unsigned of_32_ = 0, of_64_ = 0;  // how many of the latest 32 and 64 did
   unsigned count_ = 0;
+  std::uint64_t new_ = 0;        // requests that did not come before
+  std::uint64_t recurring_ = 0;  // those for which recurs() held, less eight for each one since that did not
 };
 
 }  // namespace stillmap

@@ -81,8 +81,8 @@ struct alignas(64) size_bin {
     return (word_of(i).cached & bit(i)) != 0 ? all[i].at : nullptr;
   }
   // The cached extent at the first open placement; nullptr: there is none.
-  extent *first_cached() {
-    if (front != nullptr) return front;
+  extent *first_cached() { return front != nullptr ? front : find_front(); }
+  [[gnu::noinline]] extent *find_front() {
     const std::size_t i = first_open();
     if (i == none) return nullptr;
     low = static_cast<std::uint32_t>(i);

@@ -89,7 +89,7 @@ class tlsf_index {
   bool empty() const { return first_ == 0; }
 
  private:
-  static constexpr std::size_t fine_bits = 5, fine = std::size_t{1} << fine_bits;
+  static constexpr std::size_t fine_bits = 4, fine = std::size_t{1} << fine_bits;
   // Sizes to 2^57 bytes, the widest addresses that CUDA supports.
   static constexpr std::size_t rows = 57 - 9 - fine_bits + 2;
   static constexpr std::size_t bins = rows * fine;

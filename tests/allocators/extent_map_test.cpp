@@ -274,53 +274,20 @@ TEST(extent_map, a_block_of_whole_pages_begins_at_a_page) {
   EXPECT_EQ(extents.find_inconsistency(), "");
 }
 
-TEST(extent_map, a_block_goes_where_fewest_pages_are_broken) {
-  extent_map extents(map_page);
-  extents.add({device_address(base), map_pages * map_page}, true);
-  // Free: two whole pages, and later one and a half with the other half of the first in use.
-  extent *const first = extents.place(2 * map_page);
-  ASSERT_NE(extents.place(map_page), nullptr);
-  extent *const half = extents.place(map_page / 2);
-  extent *const second = extents.place(map_page + map_page / 2);
-  while (extents.place(map_page, allocation_granule, extent_map::search::thorough) != nullptr) {
-  }
-  extents.release(first);
-  extents.release(second);
-  ASSERT_EQ(half->end(), second->begin);
-  EXPECT_EQ(extents.place(map_page + map_page / 4)->begin, base + 3 * map_page + map_page / 2)
-      << "one, not two";
-  EXPECT_EQ(extents.find_inconsistency(), "");
-}
-
-// The same choice, made by looking at every free extent and counting pages one by one.
+// The same choice, made by looking at every free extent.
 const extent *best_of_all(const extent_map &extents, std::uint64_t bytes) {
-  const auto whole = [](std::uint64_t from, std::uint64_t to) {
-    std::uint64_t n = 0;
-    for (std::uint64_t at = from / map_page * map_page; at + map_page <= to; at += map_page)
-      n += at >= from;
-    return n;
-  };
+  const std::uint64_t step = bytes % map_page == 0 ? map_page : allocation_granule;
   const extent *best = nullptr;
-  std::array<std::uint64_t, 3> lowest{};  // kind of fit, what it costs, where
   extents.each([&](const extent &s) {
-    const std::uint64_t step = bytes % map_page == 0 ? map_page : allocation_granule;
     const std::uint64_t at = (s.begin + step - 1) / step * step;
     if (s.state != extent_state::free || at + bytes > s.end()) return;
-    const std::uint64_t broken =
-        whole(s.begin, s.end()) - whole(s.begin, at) - whole(at + bytes, s.end());
-    const std::uint64_t left = s.bytes - bytes;
-    const std::array<std::uint64_t, 3> rank =
-        left == 0                     ? std::array<std::uint64_t, 3>{0, 0, s.begin}
-        : broken == 0 && left <= 4096 ? std::array<std::uint64_t, 3>{1, left, s.begin}
-                                      : std::array<std::uint64_t, 3>{2, broken, s.begin};
-    if (best != nullptr && lowest <= rank) return;
-    best = &s;
-    lowest = rank;
+    if (best == nullptr || std::pair(s.bytes, s.begin) < std::pair(best->bytes, best->begin))
+      best = &s;
   });
   return best;
 }
 
-TEST(extent_map, the_place_that_is_chosen_is_the_best_of_all) {
+TEST(extent_map, a_block_goes_to_the_lowest_of_the_smallest_extents_that_fit) {
   std::mt19937_64 random(7);
   const auto below = [&](std::uint64_t n) { return random() % n; };
   int exact = 0, compared = 0;
@@ -351,15 +318,14 @@ TEST(extent_map, the_place_that_is_chosen_is_the_best_of_all) {
   EXPECT_GT(compared, 1000);
 }
 
-// A quick search ends after many free extents only where one of them fits.
-TEST(extent_map, a_quick_search_goes_on_until_something_fits) {
-  constexpr std::size_t too_small = 4 * allocation_granule, wanted = 7 * allocation_granule;
-  static_assert(std::bit_width(too_small) == std::bit_width(wanted), "they are in one bin");
-  for (const std::size_t bytes : {wanted, 2 * wanted}) {  // in that bin, and in the next
+// The bin of a size has extents that are too small too.
+TEST(extent_map, a_search_goes_on_until_something_fits) {
+  constexpr std::size_t too_small = 65 * allocation_granule, wanted = 67 * allocation_granule;
+  for (const std::size_t bytes : {wanted, 2 * wanted}) {  // in that bin, and in a later one
     extent_map extents(map_page);
-    extents.add({device_address(base), 512 * map_page}, true);
+    extents.add({device_address(base), 2048 * map_page}, true);
     std::vector<extent *> going;
-    for (int i = 0; i < 1100; ++i) {
+    for (int i = 0; i < 300; ++i) {
       going.push_back(extents.place(too_small));
       ASSERT_NE(extents.place(allocation_granule), nullptr);
     }
@@ -578,7 +544,7 @@ TEST(extent_map, a_zone_is_not_used_by_blocks_of_another) {
   extents.add({device_address(base), 8 * map_page}, true);
   extents.add({device_address(base + 64 * map_page), 8 * map_page}, true, address_zone::small);
   const auto place = [&](std::uint64_t bytes, address_zone zone) {
-    return extents.place(bytes, allocation_granule, extent_map::search::thorough, zone);
+    return extents.place(bytes, allocation_granule, zone);
   };
   EXPECT_EQ(place(map_page / 2, address_zone::small)->begin, base + 64 * map_page);
   EXPECT_EQ(place(map_page / 2, address_zone::large)->begin, base);
