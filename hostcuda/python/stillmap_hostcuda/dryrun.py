@@ -76,7 +76,7 @@ class Program:
         self.memory = options.memory or self.memory
 
     def environment(self, allocator, reports, memory):
-        config = ["unbacked"]
+        config = ["unbacked", "vmm_in_capture=allow"]  # PyTorch maps memory while it captures a graph
         if memory:
             config.append("memory=%d" % memory)
         text = launcher.settings(self.profile, "skip", ",".join(config + self.options.config),

@@ -63,9 +63,9 @@ class Environment(unittest.TestCase):
             return made.environment(allocator, "/reports", memory or made.memory)
 
     def test_the_machine(self):
-        self.assertEqual(self.of("native")["HOSTCUDA"], "profile=h200,kernels=skip,unbacked")
+        self.assertEqual(self.of("native")["HOSTCUDA"], "profile=h200,kernels=skip,unbacked,vmm_in_capture=allow")
         self.assertEqual(self.of("native", "--gpu", "a100", "--memory", "1G", "--config", "lazy")["HOSTCUDA"],
-                         "profile=a100,kernels=skip,unbacked,memory=%d,lazy" % GIB)
+                         "profile=a100,kernels=skip,unbacked,vmm_in_capture=allow,memory=%d,lazy" % GIB)
         self.assertTrue(self.of("native", "--gpus", "4")["HOSTCUDA"].startswith("profile=multi:4,"))
         self.assertIn("memory=4096", self.of("native", memory=4096)["HOSTCUDA"])
 
