@@ -239,8 +239,8 @@ TEST_F(capture_test, MappingMayBeAllowed) {
     EXPECT_EQ(cuMemCreate(&second, page, &prop, 0), expected);
     EXPECT_EQ(cuMemMap(at, page, 0, first, 0), expected);
     EXPECT_EQ(cuMemSetAccess(at, page, &access, 1), expected);
-    EXPECT_EQ(status_of(s), allowed ? CU_STREAM_CAPTURE_STATUS_ACTIVE
-                                    : CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    EXPECT_EQ(status_of(s),
+              allowed ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_INVALIDATED);
     EXPECT_EQ(cuMemUnmap(at, page), expected);
     CUdeviceptr p = 0;
     EXPECT_EQ(cuMemAlloc(&p, 4096), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);  // in any case

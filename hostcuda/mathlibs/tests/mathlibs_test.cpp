@@ -141,18 +141,18 @@ TEST_F(mathlibs, CommunicatorsKnowTheirRank) {
   }
 }
 
-// What reports results to the host must not succeed with results that nothing has computed.
-// A stand-in takes the place of the real library, so that a program which needs more of it does not start.
+// A stand-in takes the place of the real library, so a program that imports more does not start.
 TEST_F(mathlibs, WhatPyCUDAImportsOfCurandIsThere) {
-  for (const char *name : {"curandGetVersion", "curandGetDirectionVectors32",
-                           "curandGetDirectionVectors64", "curandGetScrambleConstants32",
-                           "curandGetScrambleConstants64"}) {
+  for (const char *name :
+       {"curandGetVersion", "curandGetDirectionVectors32", "curandGetDirectionVectors64",
+        "curandGetScrambleConstants32", "curandGetScrambleConstants64"}) {
     const function f = find("libcurand", name);
     ASSERT_NE(f, nullptr) << name;
     EXPECT_NE(f(), 0) << name;
   }
 }
 
+// What reports results to the host must not succeed with results that nothing has computed.
 TEST_F(mathlibs, OperationsWithResultsForTheHostAreRefused) {
   EXPECT_EQ(find("libcusolver", "cusolverDnSgetrf")(), 9);
   EXPECT_EQ(find("libcusparse", "cusparseSpMM")(), 10);
