@@ -158,7 +158,15 @@ def recorded(torch):
     return {"curve": history.curve([(at - taken[0][0], live, held) for at, live, held in taken]), "sampled": PAUSE}
 
 
+def trust_other_processes():
+    """DistributedDataParallel compares its parameters with those of other processes, which no collective has moved."""
+    distributed = sys.modules.get("torch.distributed")
+    if hasattr(distributed, "_verify_params_across_processes"):
+        distributed._verify_params_across_processes = lambda *arguments, **options: None
+
+
 def after_import(torch):
+    trust_other_processes()
     if PICTURES:
         record(torch)
     if STILLMAP:
