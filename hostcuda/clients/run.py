@@ -55,7 +55,9 @@ RECORDED = ("gpt2_large", "gpt2_large_checkpointed", "llama_1b", "llama_1b_varia
 
 # `folder` is below that of the client. `source` is a source distribution, whose files go to its folder `source`;
 # `build` is called with the folder and the options when all is there.
-Command = collections.namedtuple("Command", "name arguments environment config folder", defaults=({}, "", ""))
+# `dryrun` are the options of `hostcuda dryrun`, which then takes the place of `hostcuda run`.
+Command = collections.namedtuple("Command", "name arguments environment config folder dryrun",
+                                 defaults=({}, "", "", None))
 Client = collections.namedtuple("Client", "packages commands explanations source build", defaults=("", None))
 NO_TESTS = "uses of it by a program of ours: PyPI has none of its own tests"
 
@@ -82,8 +84,29 @@ def torch(version, packages, stillmap):
             Command("10,000 tensors, Stillmap as CUDAPluggableAllocator", [tensors, "stillmap", stillmap]),
             Command("10,000 tensors, Stillmap in a MemPool", [tensors, "mempool", stillmap]),
         ]
+    capture = "unbacked,vmm_in_capture=allow"
+    commands += [
+        Command("training as a CUDA graph, native allocator", [training, "graph"], config=capture),
+        Command("training as a CUDA graph, expandable segments", [training, "graph"], new, capture),
+        Command("training as a CUDA graph, cudaMallocAsync", [training, "graph"], pool, capture),
+    ]
+    two = ["-m", "torch.distributed.run", "--nproc-per-node", "2", str(HERE / "torch_distributed.py")]
+    commands += [Command("a dry run of two processes with two devices: " + what, [*two, kind],
+                         dryrun=["--gpus", "2", "--allocator", allocator])
+                 for kind, what, allocator in (
+                     ("ddp", "DistributedDataParallel", "native"), ("fsdp", "FullyShardedDataParallel", "native"),
+                     ("fully_shard", "fully_shard", "native"), ("fully_shard", "fully_shard, expandable segments",
+                                                                "expandable"))]
     # NVIDIA's libraries are not installed: hostcuda's take their place.
     return Client([["--no-deps", "torch==" + version], packages], commands, [])
+
+
+ABSENT = [
+    "The tests of cuda.core and cuda.bindings: PyPI has neither a source distribution of them nor wheels with tests.",
+    "PyCUDA's `test_gpuarray.py` and `test_cumath.py`: they compare the results of kernels.",
+    "tinygrad's other tests: its source distribution has `test_tiny.py` only.",
+    "The tests of Warp, which are in its wheel, and of CuPy: neither starts.",
+]
 
 
 def toolkit(folder):
@@ -205,7 +228,11 @@ def run(command, python, options, log):
     libraries = [str(path.parent) for path in python.parents[1].glob("lib/*/site-packages/nvidia/*/lib/libnvrtc.so.*")]
     environment["LD_LIBRARY_PATH"] = ":".join(libraries[:1])
     environment.setdefault("STILLMAP_DRIVER", str(options.driver))
-    arguments = [*options.launcher, "run", "--kernels", "skip"]
+    if command.dryrun:
+        arguments = [*options.launcher, "dryrun", *command.dryrun]
+        environment["PYTHONPATH"] = str(options.libraries.absolute().parent)  # the package with the dry run
+    else:
+        arguments = [*options.launcher, "run", "--kernels", "skip"]
     if command.config:
         arguments += ["--config", command.config]
     try:
@@ -280,6 +307,7 @@ def write(path, rows, reasons):
     if reasons:
         lines += ["", "Why tests failed:", "", "| client | reason | tests |", "|---|---|---:|"]
         lines += ["| %s | %s | %d |" % row for row in reasons]
+    lines += ["", "What is not here, and why:", ""] + ["- " + text for text in ABSENT]
     path.write_text("\n".join(lines) + "\n")
 
 
