@@ -24,6 +24,16 @@ PACKAGES = [
      "tokenizers==0.22.1", "safetensors", "huggingface-hub==0.35.3", "regex", "pyyaml", "requests", "tqdm", "packaging",
      "pillow", "importlib-metadata"],
 ]
+# What a reader should know of a run, by model and allocator. A run that fails without a note fails the script.
+NOTES = {
+    ("llama_graphs", "async"):
+        "*live* and *held* leave out the memory of graphs, which CUDA keeps apart from PyTorch's pool. On hostcuda "
+        "each allocation in a graph has memory of its own as long as the graph exists; CUDA reuses it within the graph. "
+        "So *least* says nothing of a GPU.",
+    ("llama_graphs", "stillmap"):
+        "The first replay ends with an illegal access: PyTorch gives a pluggable allocator no pool for a graph "
+        "([limitations](../../docs/pytorch.md#limitations)), so that memory of the graph is freed before it is replayed.",
+}
 COLUMNS = ("live", "held", "least")
 
 
@@ -44,6 +54,7 @@ def gib(bytes_):
 
 
 def write(path, rows):
+    notes = []
     lines = ["# Dry runs", "",
              "Written by `hostcuda/clients/dry_runs.py` on %s, on a machine without a GPU: PyTorch 2.8.0, transformers "
              "4.57.1, torchvision 0.23.0 and diffusers 0.35.2, unchanged. Memory in GiB: *live* is the peak of what "
@@ -51,12 +62,17 @@ def write(path, rows):
              "its peak, *least* the smallest device on which the program ends. Nothing here was measured on a GPU."
              % datetime.date.today(), "",
              "| model | allocator | live | held | held/live | least | seconds |", "|---|---|---:|---:|---:|---:|---:|"]
-    for model, runs in rows:
+    for stem, model, runs in rows:
         for one in runs:
+            note = NOTES.get((stem, one["allocator"]))
+            if note:
+                notes.append(note)
+            mark = " (%d)" % len(notes) if note else ""
             cells = [gib(one.get(name)) for name in COLUMNS]
             ratio = "%.3f" % (one["held"] / one["live"]) if one.get("live") else ""
             lines.append("| %s | %s | %s | %s | %s | %s | %.0f |" %
-                         (model, one["allocator"], cells[0], cells[1], ratio, cells[2], one.get("seconds", 0)))
+                         (model, one["allocator"] + mark, cells[0], cells[1], ratio, cells[2], one.get("seconds", 0)))
+    lines += ["%s%d. %s" % ("\n" if number == 1 else "", number, note) for number, note in enumerate(notes, 1)]
     path.write_text("\n".join(lines) + "\n")
 
 
@@ -77,8 +93,8 @@ def main():
             continue
         runs = dry_run(path, python, options)
         name = ast.get_docstring(ast.parse(path.read_text())).rstrip(".")
-        rows.append((name, runs))
-        failed = failed or any(one["status"] != 0 for one in runs)
+        rows.append((path.stem, name, runs))
+        failed = failed or any(one["status"] != 0 and (path.stem, one["allocator"]) not in NOTES for one in runs)
         for one in runs:
             print("%s, %s: held %s GiB for %s" % (path.stem, one["allocator"], gib(one.get("held")), gib(one.get("live"))),
                   flush=True)

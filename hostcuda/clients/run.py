@@ -17,12 +17,14 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import venv
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TIME_LIMIT = 900  # seconds, of one command
 
+RUNTIME = "has a static CUDA runtime, which needs undocumented tables of the driver"
 RESULTS, CUBIN = "needs the results of a kernel", "needs the contents of a compiled kernel"
 NUMBA = [  # (pattern of a test, why it fails)
     (r"CudaArraySetting|test_devicearray_transpose|test_recarray|TestRecordDtypeWithStruct", RESULTS),
@@ -33,12 +35,31 @@ NUMBA = [  # (pattern of a test, why it fails)
     (r"TestCoreContiguous", "needs CuPy, which has a static CUDA runtime"),
 ]
 
+CORE = [
+    (r"test_the_results_of_a_kernel", RESULTS),
+    (r"test_(managed_memory|pinned_pool) \(.*\.Memory", "not offered: pools of managed and of host memory"),
+    (r"test_bus|test_the_runtime_finds_a_device", RUNTIME),
+]
+PYCUDA = [
+    (r"simple_kernel|vector_types|streamed_kernel|test_gpuarray |prepared_invocation|pass_cai_array", RESULTS),
+    (r"test_constant_memory", CUBIN),
+    (r"test_recursive_launch|test_jit_link_module", "not offered: the linker of the driver (`cuLink*`)"),
+]
+TINYGRAD = [(r"TestTiny::test_(beam|cat|elu|gem[mv]|hgemm|jit|plus\w*|sum|symbolic\w*) ", RESULTS)]
+WARP = [(r"exit status 1: RuntimeError: Failed to allocate \d+ bytes on device", RUNTIME)]
+CUPY = [(r"exit status 1: .*CUDARuntimeError: cudaErrorNotSupported", RUNTIME)]
+
 # Programs whose recordings are in bench/traces.
 RECORDED = ("gpt2_large", "gpt2_large_checkpointed", "llama_1b", "llama_1b_variable", "llama_3b_checkpointed",
             "resnet50", "diffusion_unet")
 
-Command = collections.namedtuple("Command", "name arguments environment config", defaults=({}, ""))
-Client = collections.namedtuple("Client", "packages commands explanations")
+# `folder` is below that of the client. `source` is a source distribution, whose files go to its folder `source`;
+# `build` is called with the folder and the options when all is there.
+# `dryrun` are the options of `hostcuda dryrun`, which then takes the place of `hostcuda run`.
+Command = collections.namedtuple("Command", "name arguments environment config folder dryrun",
+                                 defaults=({}, "", "", None))
+Client = collections.namedtuple("Client", "packages commands explanations source build", defaults=("", None))
+NO_TESTS = "uses of it by a program of ours: PyPI has none of its own tests"
 
 
 def recordings():
@@ -63,8 +84,76 @@ def torch(version, packages, stillmap):
             Command("10,000 tensors, Stillmap as CUDAPluggableAllocator", [tensors, "stillmap", stillmap]),
             Command("10,000 tensors, Stillmap in a MemPool", [tensors, "mempool", stillmap]),
         ]
+    capture = "unbacked,vmm_in_capture=allow"
+    commands += [
+        Command("training as a CUDA graph, native allocator", [training, "graph"], config=capture),
+        Command("training as a CUDA graph, expandable segments", [training, "graph"], new, capture),
+        Command("training as a CUDA graph, cudaMallocAsync", [training, "graph"], pool, capture),
+    ]
+    two = ["-m", "torch.distributed.run", "--nproc-per-node", "2", str(HERE / "torch_distributed.py")]
+    commands += [Command("a dry run of two processes with two devices: " + what, [*two, kind],
+                         dryrun=["--gpus", "2", "--allocator", allocator])
+                 for kind, what, allocator in (
+                     ("ddp", "DistributedDataParallel", "native"), ("fsdp", "FullyShardedDataParallel", "native"),
+                     ("fully_shard", "fully_shard", "native"), ("fully_shard", "fully_shard, expandable segments",
+                                                                "expandable"))]
     # NVIDIA's libraries are not installed: hostcuda's take their place.
     return Client([["--no-deps", "torch==" + version], packages], commands, [])
+
+
+ABSENT = [
+    "The tests of cuda.core and cuda.bindings: PyPI has neither a source distribution of them nor wheels with tests.",
+    "PyCUDA's `test_gpuarray.py` and `test_cumath.py`: they compare the results of kernels.",
+    "tinygrad's other tests: its source distribution has `test_tiny.py` only.",
+    "The tests of Warp, which are in its wheel, and of CuPy: neither starts.",
+]
+
+
+def toolkit(folder):
+    """Where the packages of a CUDA toolkit are in an environment."""
+    return next(folder.glob("lib/*/site-packages/nvidia/cu13"), None)
+
+
+def build_pycuda(folder, options):
+    link = folder / "link"
+    link.mkdir(exist_ok=True)
+    (link / "libcuda.so").unlink(missing_ok=True)
+    (link / "libcuda.so").symlink_to(options.driver)
+    cuda = toolkit(folder)
+    for command in (["configure.py", "--cuda-root=%s" % cuda, "--cuda-inc-dir=%s/include" % cuda,
+                     "--cudadrv-lib-dir=%s" % link],
+                    ["-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "."]):
+        subprocess.run([folder / "bin/python", *command], check=True, cwd=folder / "source")
+
+
+def python_clients():
+    """Those that use the driver from Python, without PyTorch."""
+    cuda = ["nvidia-cuda-nvrtc==13.5.37", "numpy==2.4.6"]
+    compiler = cuda + ["nvidia-cuda-nvcc==13.5.37", "nvidia-cuda-crt==13.5.37", "nvidia-cuda-runtime==13.5.37", "pytest"]
+    tests = ["-m", "pytest", "-q", "-rfE", "--tb=line", "-p", "no:cacheprovider"]
+    zeros = "import {0}; print({1})"
+    return {
+        "cuda-core 1.2.2": Client([["cuda-core==1.2.2", "cuda-bindings==13.5.0", *cuda]],
+                                  [Command(NO_TESTS, [str(HERE / "cuda_core_uses.py")])], CORE),
+        "cuda-bindings 13.5.0": Client([["cuda-bindings==13.5.0", *cuda]],
+                                       [Command(NO_TESTS, [str(HERE / "cuda_bindings_uses.py")])], CORE),
+        "PyCUDA 2026.1": Client(
+            [[*compiler, "nvidia-curand==10.4.*", "mako", "pytools", "platformdirs", "setuptools", "wheel"]],
+            [Command("its own tests of the driver", [*tests, "test_driver.py"], config="memory=2G",
+                     folder="source/test")],
+            PYCUDA, "pycuda==2026.1", build_pycuda),
+        "tinygrad 0.14.0": Client(
+            [["tinygrad==0.14.0", *compiler]],
+            [Command("its own tests, those that its source distribution has", [*tests, "test/test_tiny.py"],
+                     {"DEV": "CUDA", "CUDA": "1"}, "memory=4G", "source")],
+            TINYGRAD, "tinygrad==0.14.0"),
+        "Warp 1.19.0": Client(
+            [["warp-lang==1.19.0", *cuda]],
+            [Command("whether it starts", ["-c", zeros.format("warp", "warp.zeros(9, device='cuda:0').numpy()")])],
+            WARP),
+        "CuPy 14.2.0": Client([["cupy-cuda13x==14.2.0", *cuda]],
+                              [Command("whether it starts", ["-c", zeros.format("cupy", "cupy.zeros(9)")])], CUPY),
+    }
 
 
 def clients(stillmap):
@@ -78,44 +167,78 @@ def clients(stillmap):
             [Command("its own tests of the driver", ["-m", "numba.runtests", "-v", "numba.cuda.tests.cudadrv"],
                      config="memory=4G")],
             NUMBA),
+        **python_clients(),
         "PyTorch 2.8.0": torch("2.8.0", needed, stillmap),
         "PyTorch 2.15.0": newest,
     }
 
 
-def prepare(client, folder):
+def unpack(requirement, python, folder):
+    """The files of a source distribution, without the folder that they are in."""
+    with tempfile.TemporaryDirectory() as place:
+        subprocess.run([python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+                        "--no-binary", ":all:", "--dest", place, requirement], check=True)
+        archive = next(pathlib.Path(place).iterdir())
+        subprocess.run(["tar", "xf", archive, "-C", folder, "--strip-components=1"], check=True)
+
+
+def prepare(client, folder, options=None):
     python = folder / "bin/python"
     if not (folder / "ready").exists():
         venv.create(folder, with_pip=True, clear=True)
         for packages in client.packages:
             subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages],
                            check=True)
+        if client.source:
+            (folder / "source").mkdir()
+            unpack(client.source, python, folder / "source")
+        if client.build:
+            client.build(folder, options)
         (folder / "ready").touch()
     return python
 
 
+def crash(status):
+    """Tests that have all run end with 0 or 1, unless the process ends badly."""
+    return [] if status in (0, 1) else ["exit status %d after the tests" % status]
+
+
 def count(text, status):
     """Passed, skipped, and the names of failed tests; a program without tests is one."""
+    summary = re.search(r"^(?:=+ )?((?:\d+ \w+(?:, )?)+) in [\d.]+s", text, re.M)  # of pytest
+    if summary:
+        number = collections.defaultdict(int, {kind: int(n) for n, kind in re.findall(r"(\d+) (\w+)", summary.group(1))})
+        failed = re.findall(r"^(?:FAILED|ERROR) (\S+::.*)$", text, re.M) + crash(status)
+        return number["passed"], number["skipped"] + number["xfailed"], failed
     ran = re.search(r"^Ran (\d+) tests? in", text, re.M)
     if not ran:
-        return (1, 0, []) if status == 0 else (0, 0, ["exit status %d" % status])
+        last = text.strip().splitlines()[-1:]
+        return (1, 0, []) if status == 0 else (0, 0, [": ".join(["exit status %d" % status, *last])])
     failed = re.findall(r"^(?:FAIL|ERROR): (.*)$", text, re.M)
-    skipped = re.search(r"skipped=(\d+)", text.splitlines()[-1])
+    skipped = re.search(r"^(?:OK|FAILED) \(.*skipped=(\d+)", text, re.M)
     skipped = int(skipped.group(1)) if skipped else 0
-    return int(ran.group(1)) - len(failed) - skipped, skipped, failed
+    return int(ran.group(1)) - len(failed) - skipped, skipped, failed + crash(status)
 
 
 def run(command, python, options, log):
     environment = dict(os.environ, PYTHONNOUSERSITE="1", **command.environment)
+    cuda = toolkit(python.parents[1])
+    if cuda and (cuda / "bin/nvcc").exists():
+        environment.update(PATH="%s:%s" % (cuda / "bin", environment["PATH"]), CUDA_PATH=str(cuda))
     libraries = [str(path.parent) for path in python.parents[1].glob("lib/*/site-packages/nvidia/*/lib/libnvrtc.so.*")]
     environment["LD_LIBRARY_PATH"] = ":".join(libraries[:1])
     environment.setdefault("STILLMAP_DRIVER", str(options.driver))
-    arguments = [*options.launcher, "run", "--kernels", "skip"]
+    if command.dryrun:
+        arguments = [*options.launcher, "dryrun", *command.dryrun]
+        environment["PYTHONPATH"] = str(options.libraries.absolute().parent)  # the package with the dry run
+    else:
+        arguments = [*options.launcher, "run", "--kernels", "skip"]
     if command.config:
         arguments += ["--config", command.config]
     try:
         done = subprocess.run([*arguments, "--", python, *command.arguments], env=environment, timeout=TIME_LIMIT,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+                              cwd=python.parents[1] / command.folder if command.folder else None, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, check=False)
         text, status = done.stdout.decode(errors="replace"), done.returncode
     except subprocess.TimeoutExpired as late:
         text, status = (late.stdout or b"").decode(errors="replace"), 124
@@ -159,7 +282,7 @@ def main():
     for name, client in chosen.items():
         folder = options.work.resolve() / name.replace(" ", "-")
         print("%s: installing" % name, flush=True)
-        python = prepare(client, folder)
+        python = prepare(client, folder, options)
         why = collections.Counter()
         for number, command in enumerate(client.commands):
             passed, skipped, failed = run(command, python, options, folder / ("log%d" % number))
@@ -184,6 +307,7 @@ def write(path, rows, reasons):
     if reasons:
         lines += ["", "Why tests failed:", "", "| client | reason | tests |", "|---|---|---:|"]
         lines += ["| %s | %s | %d |" % row for row in reasons]
+    lines += ["", "What is not here, and why:", ""] + ["- " + text for text in ABSENT]
     path.write_text("\n".join(lines) + "\n")
 
 

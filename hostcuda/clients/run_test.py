@@ -18,10 +18,19 @@ class Counting(unittest.TestCase):
     def test_tests_of_a_client(self):
         self.assertEqual(run.count(TESTS, 1), (5, 2, ["test_b (x.B.test_b)", "test_c (x.C.test_c)"]))
         self.assertEqual(run.count("Ran 3 tests in 1s\n\nOK\n", 0), (3, 0, []))
+        self.assertEqual(run.count("Ran 3 tests in 1s\n\nOK (skipped=1)\nterminate called\n", 134),
+                         (2, 1, ["exit status 134 after the tests"]))
 
     def test_a_program_is_one_test(self):
         self.assertEqual(run.count("some output", 0), (1, 0, []))
-        self.assertEqual(run.count("some output", 139), (0, 0, ["exit status 139"]))
+        self.assertEqual(run.count("some output", 139), (0, 0, ["exit status 139: some output"]))
+        self.assertEqual(run.count("", 139), (0, 0, ["exit status 139"]))
+
+    def test_tests_of_pytest(self):
+        text = ("FAILED a.py::A::test_x - assert 0\nERROR b.py::test_y - RuntimeError\n"
+                "2 failed, 6 passed, 3 skipped, 1 xfailed in 18.56s\n")
+        self.assertEqual(run.count(text, 1), (6, 4, ["a.py::A::test_x - assert 0", "b.py::test_y - RuntimeError"]))
+        self.assertEqual(run.count("===== 5 passed, 1 warning in 0.12s =====\n", 0), (5, 0, []))
 
     def test_what_nobody_has_explained_stays_so(self):
         rules = [("test_b", "a reason")]

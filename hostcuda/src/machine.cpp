@@ -124,6 +124,7 @@ std::string describe(const settings &s) {
   if (!s.machine.has_peers) o << ",peers=none";
   if (s.keep != host_memory() / 8) o << ",keep=" << s.keep;
   if (s.skip_kernels) o << ",kernels=skip";
+  if (s.vmm_in_capture) o << ",vmm_in_capture=allow";
   if (s.log_unsupported) o << ",log=unsupported";
   if (!s.costs_file.empty()) o << ",costs=" << s.costs_file;
   return o.str();
@@ -168,6 +169,10 @@ bool apply(const std::string &key, const std::string &value, settings *out) {
   if (key == "kernels") {
     out->skip_kernels = value == "skip";
     return value == "skip" || value == "refuse";
+  }
+  if (key == "vmm_in_capture") {
+    out->vmm_in_capture = value == "allow";
+    return value == "allow" || value == "refuse";
   }
   if (key == "log") {
     out->log_unsupported = value == "unsupported";

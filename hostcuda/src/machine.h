@@ -49,6 +49,7 @@ struct settings {
   unsigned jitter_us = 200;
   std::string costs_file;
   bool skip_kernels = false;     // accept kernels without a host function, and do not run them
+  bool vmm_in_capture = false;   // a global capture allows create, map, unmap and set-access
   bool log_unsupported = false;  // print the name of each function that returns NOT_SUPPORTED
 };
 

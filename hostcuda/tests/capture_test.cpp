@@ -218,6 +218,38 @@ TEST_F(capture_test, ModesDetermineWhichThreadsMayAllocate) {
   EXPECT_EQ(cuStreamEndCapture(s, &g), CUDA_SUCCESS);
 }
 
+TEST_F(capture_test, MappingMayBeAllowed) {
+  for (const bool allowed : {false, true}) {
+    start(allowed ? "vmm_in_capture=allow" : "vmm_in_capture=refuse");
+    const CUresult expected = allowed ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    const CUstream s = make_stream();
+    CUmemAllocationProp prop{};
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    constexpr std::size_t page = std::size_t{2} << 20;
+    CUmemAccessDesc access{};
+    access.location = prop.location;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    CUdeviceptr at = 0;
+    CUmemGenericAllocationHandle first = 0, second = 0;
+    ASSERT_EQ(cuMemAddressReserve(&at, page, 0, 0, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemCreate(&first, page, &prop, 0), CUDA_SUCCESS);
+
+    ASSERT_EQ(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemCreate(&second, page, &prop, 0), expected);
+    EXPECT_EQ(cuMemMap(at, page, 0, first, 0), expected);
+    EXPECT_EQ(cuMemSetAccess(at, page, &access, 1), expected);
+    EXPECT_EQ(status_of(s),
+              allowed ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    EXPECT_EQ(cuMemUnmap(at, page), expected);
+    CUdeviceptr p = 0;
+    EXPECT_EQ(cuMemAlloc(&p, 4096), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);  // in any case
+    CUgraph g = nullptr;
+    EXPECT_EQ(cuStreamEndCapture(s, &g), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  }
+  EXPECT_EQ(hostcuda_reset("vmm_in_capture=perhaps"), CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_F(capture_test, BeginTwiceAndEndWithoutBeginAreIllegal) {
   const CUstream s = make_stream();
   CUgraph g = nullptr;

@@ -46,6 +46,10 @@ extern "C" {
  *   kernels=refuse|skip  kernels without a registered host function are not found (refuse, the
  *                        default), or accepted and not run (skip): those of cubins and fat
  *                        binaries too, under any name
+ *   vmm_in_capture=refuse|allow
+ *                        whether cuMemCreate, cuMemMap, cuMemUnmap and cuMemSetAccess are unsafe
+ *                        calls during a global capture (refuse, the default), or are allowed, as
+ *                        PyTorch's expandable segments need for CUDA graphs
  *   log=unsupported|none prints the name of each function that returns NOT_SUPPORTED because
  *                        hostcuda does not provide it, once (default none)
  *

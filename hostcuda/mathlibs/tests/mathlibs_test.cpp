@@ -141,6 +141,31 @@ TEST_F(mathlibs, CommunicatorsKnowTheirRank) {
   }
 }
 
+// PyTorch 2.15 registers its segments with each communicator.
+TEST_F(mathlibs, CommunicatorsRegisterMemory) {
+  void *comm = nullptr, *first = nullptr, *second = nullptr;
+  char memory[64] = {};
+  ASSERT_EQ(find("libnccl", "ncclCommInitAll")(&comm, 1, nullptr), 0);
+  EXPECT_EQ(find("libnccl", "ncclCommRegister")(comm, memory, std::size_t{32}, &first), 0);
+  EXPECT_EQ(find("libnccl", "ncclCommRegister")(comm, memory + 32, std::size_t{32}, &second), 0);
+  EXPECT_NE(first, nullptr);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(find("libnccl", "ncclCommDeregister")(comm, second), 0);
+  EXPECT_EQ(find("libnccl", "ncclCommDeregister")(comm, first), 0);
+  EXPECT_EQ(find("libnccl", "ncclCommDestroy")(comm), 0);
+}
+
+// A stand-in takes the place of the real library, so a program that imports more does not start.
+TEST_F(mathlibs, WhatPyCUDAImportsOfCurandIsThere) {
+  for (const char *name :
+       {"curandGetVersion", "curandGetDirectionVectors32", "curandGetDirectionVectors64",
+        "curandGetScrambleConstants32", "curandGetScrambleConstants64"}) {
+    const function f = find("libcurand", name);
+    ASSERT_NE(f, nullptr) << name;
+    EXPECT_NE(f(), 0) << name;
+  }
+}
+
 // What reports results to the host must not succeed with results that nothing has computed.
 TEST_F(mathlibs, OperationsWithResultsForTheHostAreRefused) {
   EXPECT_EQ(find("libcusolver", "cusolverDnSgetrf")(), 9);

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 
-from . import launcher
+from . import dryrun_pictures, launcher
 
 INSIDE = pathlib.Path(__file__).resolve().parent / "inside"
 MIB = 1 << 20
@@ -32,6 +32,7 @@ SETTINGS = {
 }
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 STEP = 32 * MIB  # of --find-least
+LARGEST = 1 << 20  # that --find-batch tries
 GRACE = 20  # seconds that an interrupted program has to end, and to write its report
 
 LATE = "time limit"
@@ -46,8 +47,9 @@ EPILOG = """\
 What it cannot know: sizes that depend on values which a kernel would have computed (the places that read such values
 are listed), workspaces of cuDNN and cuBLASLt, and the memory of the CUDA context (some hundred MiB on a GPU).
 
-example:
-  hostcuda dryrun --gpu a100 --allocator all --find-least -- python train.py --batch 8
+examples:
+  hostcuda dryrun --gpu a100 --allocator all --find-least --pictures out -- python train.py --batch 8
+  hostcuda dryrun --gpu rtx4090 --find-batch BATCH -- python train.py --batch {BATCH}
 """
 
 
@@ -75,8 +77,8 @@ class Program:
             self.profile, self.memory = "multi:%d" % options.gpus, self.memory
         self.memory = options.memory or self.memory
 
-    def environment(self, allocator, reports, memory):
-        config = ["unbacked"]
+    def environment(self, allocator, reports, memory, pictures=False):
+        config = ["unbacked", "vmm_in_capture=allow"]  # PyTorch maps memory while it captures a graph
         if memory:
             config.append("memory=%d" % memory)
         text = launcher.settings(self.profile, "skip", ",".join(config + self.options.config),
@@ -85,6 +87,8 @@ class Program:
         out = launcher.environment(self.folder, text, os.environ)
         out["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INSIDE), out.get("PYTHONPATH")]))
         out["HOSTCUDA_DRYRUN_REPORT"] = reports
+        if pictures:
+            out["HOSTCUDA_DRYRUN_PICTURES"] = "1"
         out["HOSTCUDA_DRYRUN_LOOP_LIMIT"] = str(self.options.loop_limit)
         for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
             if SETTINGS[allocator]:
@@ -94,14 +98,20 @@ class Program:
             out["STILLMAP_DRIVER"] = str(self.folder / launcher.DRIVER)
         return out
 
-    def run(self, allocator, memory=None, quiet=False):
+    def arguments(self, batch):
+        if not self.options.find_batch:
+            return self.options.program
+        return [text.replace("{%s}" % self.options.find_batch, str(batch)) for text in self.options.program]
+
+    def run(self, allocator, memory=None, quiet=False, batch=1):
         with tempfile.TemporaryDirectory(prefix="hostcuda-dryrun-") as reports:
             began = time.monotonic()
             with tempfile.TemporaryFile() as output:
                 try:
-                    process = subprocess.Popen(self.options.program, stdout=output if quiet else sys.stderr,
+                    process = subprocess.Popen(self.arguments(batch), stdout=output if quiet else sys.stderr,
                                                stderr=subprocess.STDOUT if quiet else None,
-                                               env=self.environment(allocator, reports, memory or self.memory))
+                                               env=self.environment(allocator, reports, memory or self.memory,
+                                                                    bool(self.options.pictures and not memory)))
                 except OSError as error:
                     raise launcher.Failure("cannot start %s: %s" % (self.options.program[0], error.strerror)) from None
                 status = self.wait(process)
@@ -123,13 +133,27 @@ class Program:
             process.wait()
         return LATE
 
-    def least(self, allocator, first):
+    def largest(self, allocator, first):
+        """The largest value of the variable with which the program ends as it did with 1, and that run."""
+        low, high, best = 1, None, first
+        while low < LARGEST and (high is None or high - low > 1):
+            middle = 2 * low if high is None else (low + high) // 2
+            run = self.run(allocator, quiet=True, batch=middle)
+            fits = run.status == first.status and bool(run.reports)
+            say("  %s with %s=%d: %s" % (allocator, self.options.find_batch, middle, "fits" if fits else "does not fit"))
+            if fits:
+                low, best = middle, run
+            else:
+                high = middle
+        return low, best
+
+    def least(self, allocator, first, batch=1):
         """The least memory of a device at which the program ends as it did, in multiples of STEP."""
         most = max(report["device"] for report in first.reports)
         low, high = max(report["live"] for report in first.reports) // self.options.gpus // STEP, -(-most // STEP) + 1
         while low < high:
             middle = (low + high) // 2
-            fits = middle > 0 and self.run(allocator, middle * STEP, quiet=True).status == first.status
+            fits = middle > 0 and self.run(allocator, middle * STEP, quiet=True, batch=batch).status == first.status
             say("  %s with %s: %s" % (allocator, shown(middle * STEP), "fits" if fits else "does not fit"))
             low, high = (low, middle) if fits else (middle + 1, high)
         return high * STEP
@@ -149,11 +173,22 @@ def summary(run):
 
 
 def table(rows):
-    head = ("allocator", "live", "held", "device", "held/live", "retries", "least", "time", "ended")
+    head = ("allocator", "live", "held", "device", "held/live", "retries", "batch", "least", "time", "ended")
     cells = [head] + [tuple(str(cell) for cell in row) for row in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     return "\n".join("  ".join(cell.ljust(width) if i == 0 else cell.rjust(width)
                                for i, (cell, width) in enumerate(zip(row, widths))).rstrip() for row in cells)
+
+
+def draw(options, program, drawn):
+    device = "%s%s" % ("%d x " % options.gpus if options.gpus > 1 else "", options.gpu)
+    if program.memory:
+        device += ", %s" % shown(program.memory)
+    file = options.pictures / "memory.svg"
+    file.write_text(dryrun_pictures.draw(" ".join(options.program),
+                                         "As on the GPU %s, but without one: nothing was computed. All allocators are "
+                                         "drawn at the same scale." % device, drawn), encoding="utf-8")
+    say("hostcuda dryrun: wrote %s" % file)
 
 
 def parser():
@@ -169,6 +204,13 @@ def parser():
     top.add_argument("--stillmap", type=pathlib.Path, metavar="LIBRARY", help="libstillmap_torch.so")
     top.add_argument("--find-least", action="store_true",
                      help="also search for the least memory at which the program runs; takes some ten runs each")
+    top.add_argument("--find-batch", metavar="VAR",
+                     help="also search for the largest whole number with which the program ends as it does with 1: it "
+                          "takes the place of {VAR} in the program's arguments, is doubled until a run fails and then "
+                          "halved; the rest of the report is of the run with the largest")
+    top.add_argument("--pictures", type=pathlib.Path, metavar="FOLDER",
+                     help="write FOLDER/memory.svg: for each allocator memory over time, the heap at its peak, and the "
+                          "lines of the program that allocated what was in use then")
     top.add_argument("--loop-limit", type=int, default=256, metavar="N",
                      help="a condition in the device's memory is false N times at one line of the program, then true "
                           "once, because no kernel makes it true (default: 256; 0: never)")
@@ -189,6 +231,11 @@ def check(options):
         raise launcher.Failure("--gpus %d: there can be 1 to %d" % (options.gpus, launcher.MOST_DEVICES))
     if options.gpus > 1 and GPUS[options.gpu][0] != "h200":
         raise launcher.Failure("--gpus needs --gpu h200 or h100: hostcuda's machines of several devices have those")
+    if options.find_batch and not any("{%s}" % options.find_batch in text for text in options.program):
+        raise launcher.Failure("--find-batch %s: no argument of the program contains {%s}" %
+                               (options.find_batch, options.find_batch))
+    if options.pictures:
+        options.pictures.mkdir(parents=True, exist_ok=True)
     chosen = options.allocator or ["native"]
     if "all" in chosen:
         chosen = [name for name in SETTINGS if name != "stillmap" or options.stillmap]
@@ -205,23 +252,28 @@ def main(arguments=None):
     options = parser().parse_args(arguments)
     chosen = check(options)
     program = Program(options)
-    rows, results, reads, read, ended_loops = [], [], collections.Counter(), 0, {}
+    rows, results, drawn, reads, read, ended_loops = [], [], [], collections.Counter(), 0, {}
     for allocator in chosen:
         say("hostcuda dryrun: %s" % allocator)
         run = program.run(allocator)
         if not run.reports:
             say("hostcuda dryrun: the program ended with status %s, and no process of it left a report: it did not use "
                 "a GPU through PyTorch, or it was killed" % run.status)
-            rows.append((allocator, "", "", "", "", "", "", "%.0f s" % run.seconds, "no report"))
+            rows.append((allocator, "", "", "", "", "", "", "", "%.0f s" % run.seconds, "no report"))
             results.append({"allocator": allocator, "status": run.status or 1})
             continue
+        batch = None
+        if options.find_batch and run.status == 0:
+            batch, run = program.largest(allocator, run)
         report = summary(run)
-        least = program.least(allocator, run) if options.find_least and run.status == 0 else None
+        drawn.append((allocator, dict(report)))
+        report.pop("history", None)
+        least = program.least(allocator, run, batch or 1) if options.find_least and run.status == 0 else None
         ratio = "%.3f" % (report["held"] / report["live"]) if report["live"] else ""
         rows.append((allocator, shown(report["live"]), shown(report["held"]), shown(report["device"]), ratio,
-                     report["retries"], shown(least) if least else "", "%.0f s" % run.seconds,
+                     report["retries"], batch or "", shown(least) if least else "", "%.0f s" % run.seconds,
                      ended(run.status)))
-        results.append(dict(report, allocator=allocator, status=run.status, seconds=run.seconds, least=least,
+        results.append(dict(report, allocator=allocator, status=run.status, seconds=run.seconds, least=least, batch=batch,
                             processes=len(run.reports)))
         read = max(read, report["read"])
         ended_loops.update(report["ended"])
@@ -237,4 +289,6 @@ def main(arguments=None):
         for place, count in reads.most_common(10):
             loops = ", true after %d times" % options.loop_limit if place in ended_loops else ""
             print("  %6d  %s%s" % (count, place, loops))
+    if options.pictures:
+        draw(options, program, drawn)
     return 0 if all(result["status"] == 0 for result in results) else 1

@@ -56,6 +56,12 @@ class Options(unittest.TestCase):
             options("--gpus", "2", "--gpu", "a100", "--", "x")
 
 
+    def test_the_variable_must_be_in_an_argument(self):
+        self.assertEqual(options("--find-batch", "B", "--", "x", "--batch={B}")[1], ["native"])
+        with self.assertRaisesRegex(launcher.Failure, r"no argument of the program contains \{B\}"):
+            options("--find-batch", "B", "--", "x", "B")
+
+
 class Environment(unittest.TestCase):
     def of(self, allocator, *arguments, memory=None):
         made = program(*arguments, "--", "x")
@@ -63,9 +69,9 @@ class Environment(unittest.TestCase):
             return made.environment(allocator, "/reports", memory or made.memory)
 
     def test_the_machine(self):
-        self.assertEqual(self.of("native")["HOSTCUDA"], "profile=h200,kernels=skip,unbacked")
+        self.assertEqual(self.of("native")["HOSTCUDA"], "profile=h200,kernels=skip,unbacked,vmm_in_capture=allow")
         self.assertEqual(self.of("native", "--gpu", "a100", "--memory", "1G", "--config", "lazy")["HOSTCUDA"],
-                         "profile=a100,kernels=skip,unbacked,memory=%d,lazy" % GIB)
+                         "profile=a100,kernels=skip,unbacked,vmm_in_capture=allow,memory=%d,lazy" % GIB)
         self.assertTrue(self.of("native", "--gpus", "4")["HOSTCUDA"].startswith("profile=multi:4,"))
         self.assertIn("memory=4096", self.of("native", memory=4096)["HOSTCUDA"])
 
@@ -79,6 +85,7 @@ class Environment(unittest.TestCase):
         out = self.of("native")
         self.assertTrue((pathlib.Path(out["PYTHONPATH"]) / "sitecustomize.py").exists())
         self.assertEqual(out["HOSTCUDA_DRYRUN_REPORT"], "/reports")
+        self.assertNotIn("HOSTCUDA_DRYRUN_PICTURES", out)
 
 
 class Search(unittest.TestCase):
@@ -88,13 +95,43 @@ class Search(unittest.TestCase):
         for needed in (GIB, 3 * GIB + 1, 5 * GIB):
             tried = []
 
-            def run(_, memory, quiet, needed=needed, tried=tried):
-                self.assertTrue(quiet)
+            def run(_, memory, quiet, batch, needed=needed, tried=tried):
+                self.assertTrue(quiet and batch == 7)
                 tried.append(memory)
                 return dryrun.Run(0 if memory >= needed else 1, 1.0, [], "")
             with mock.patch.object(made, "run", side_effect=run), contextlib.redirect_stderr(io.StringIO()):
-                self.assertEqual(made.least("native", first), -(-needed // dryrun.STEP) * dryrun.STEP)
+                self.assertEqual(made.least("native", first, 7), -(-needed // dryrun.STEP) * dryrun.STEP)
             self.assertLessEqual(len(tried), 8)
+
+
+class SearchOfABatch(unittest.TestCase):
+    def test_finds_the_largest(self):
+        made = program("--find-batch", "B", "--", "x", "{B}")
+        first = dryrun.Run(0, 1.0, [report(GIB, GIB)], "")
+        for largest in (1, 2, 3, 6, 8, 100, dryrun.LARGEST):
+            tried = []
+
+            def run(_, quiet, batch, largest=largest, tried=tried):
+                self.assertTrue(quiet)
+                tried.append(batch)
+                return dryrun.Run(0 if batch <= largest else 1, float(batch), [report(GIB, GIB)], "")
+            with mock.patch.object(made, "run", side_effect=run), contextlib.redirect_stderr(io.StringIO()) as said:
+                batch, best = made.largest("native", first)
+            self.assertEqual((batch, best.seconds), (largest, float(largest)))
+            self.assertEqual(len(set(tried)), len(tried))
+            self.assertLessEqual(len(tried), 2 * largest.bit_length())
+            self.assertEqual(said.getvalue().count("does not fit"), sum(one > largest for one in tried))
+
+    def test_a_run_without_a_report_does_not_fit(self):
+        made = program("--find-batch", "B", "--", "x", "{B}")
+        with mock.patch.object(made, "run", return_value=dryrun.Run(0, 1.0, [], "")), \
+                contextlib.redirect_stderr(io.StringIO()):
+            self.assertEqual(made.largest("native", dryrun.Run(0, 1.0, [], ""))[0], 1)
+
+    def test_takes_the_place_of_the_variable(self):
+        made = program("--find-batch", "B", "--", "x", "--batch={B}", "{B}{C}", "B")
+        self.assertEqual(made.arguments(16), ["x", "--batch=16", "16{C}", "B"])
+        self.assertEqual(program("--", "x", "{B}").arguments(16), ["x", "{B}"])
 
 
 class TimeLimit(unittest.TestCase):
@@ -144,6 +181,25 @@ class Output(unittest.TestCase):
         status, text = self.run_it(dryrun.Run(0, 2.0, [], ""))
         self.assertEqual(status, 1)
         self.assertIn("no report", text)
+
+    def test_the_report_is_of_the_largest_batch(self):
+        def run(_, allocator, memory=None, quiet=False, batch=1):
+            return dryrun.Run(0 if batch <= 5 else 1, 1.0, [report(batch * GIB, GIB)], "")
+        out = io.StringIO()
+        with mock.patch.object(launcher, "libraries", return_value=pathlib.Path("/lib")), \
+                mock.patch.object(dryrun.Program, "run", autospec=True, side_effect=run), \
+                contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+            dryrun.main(["--find-batch", "B", "--", "x", "{B}"])
+        self.assertRegex(out.getvalue(), r"native +1\.00 GiB +5\.00 GiB +5\.00 GiB +5\.000 +0 +5 ")
+
+    def test_pictures_are_written_and_not_printed(self):
+        found = dict(report(GIB, GIB), history={"curve": [[0, 0, 0, GIB], [1, 0, GIB, GIB]], "sampled": 0.002})
+        with tempfile.TemporaryDirectory() as folder:
+            _, text = self.run_it(dryrun.Run(0, 2.0, [found], ""), "--json", "--pictures", folder + "/new")
+            drawn = (pathlib.Path(folder) / "new/memory.svg").read_text(encoding="utf-8")
+        self.assertNotIn("curve", text)
+        self.assertIn("<svg", drawn)
+        self.assertIn("As on the GPU h200", drawn)
 
     def test_json(self):
         status, text = self.run_it(dryrun.Run(3, 2.0, [report(GIB, GIB)], ""), "--json")

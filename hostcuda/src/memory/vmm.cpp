@@ -54,6 +54,7 @@ CUresult unmap(CUdeviceptr at, std::size_t bytes) {
 }  // namespace
 
 CUresult allowed_now() {
+  if (current_settings().vmm_in_capture) return CUDA_SUCCESS;
   return capture_forbids_unsafe_call() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 

@@ -8,7 +8,8 @@ namespace hostcuda {
 using mapping_iterator = std::map<CUdeviceptr, mapping>::iterator;
 
 // Returns STREAM_CAPTURE_UNSUPPORTED during a global capture. CUDA does not document whether
-// create, map and set-access are allowed there; hostcuda refuses, so that no program depends on it.
+// create, map and set-access are allowed there; hostcuda refuses, so that no program depends on it,
+// unless the setting vmm_in_capture=allow says otherwise.
 CUresult allowed_now();
 
 // Whether a range consists of whole pages.

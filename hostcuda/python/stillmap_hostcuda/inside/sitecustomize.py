@@ -11,6 +11,8 @@ import importlib.util
 import json
 import os
 import sys
+import threading
+import time
 import traceback
 
 REPORT = os.environ.get("HOSTCUDA_DRYRUN_REPORT")  # a folder; each process writes a file
@@ -18,11 +20,15 @@ STILLMAP = os.environ.get("HOSTCUDA_DRYRUN_STILLMAP")  # libstillmap_torch.so, i
 # A loop until a condition in the device's memory is true would never end: no kernel makes it true. At one place it
 # is therefore false this many times and then true once. 0: never.
 LOOP_LIMIT = int(os.environ.get("HOSTCUDA_DRYRUN_LOOP_LIMIT", "0"))
+PICTURES = "HOSTCUDA_DRYRUN_PICTURES" in os.environ  # whether to write what pictures are made of
+SAMPLES = 20_000  # of an allocator without a history, at most twice as many; then every second one stays
+PAUSE = 0.002  # seconds between them
 READS = ("item", "tolist", "__int__", "__float__", "nonzero")
 
 ended = collections.Counter()  # place in the program -> conditions that were made true
 turns = collections.Counter()  # place in the program -> conditions that were false since
 reads = collections.Counter()  # place in the program -> reads of device values
+samples = []  # (time, bytes in tensors, bytes held by the allocator)
 peaks = collections.defaultdict(lambda: [0, 0])  # device -> bytes in tensors, and held by the allocator
 
 
@@ -115,7 +121,54 @@ def use_stillmap(torch):
     torch.cuda.memory.memory_stats = torch.cuda.memory_stats = memory_stats
 
 
+def sample(torch):
+    """Notes memory over time, of an allocator that keeps no history. Runs until the process ends."""
+    pause = PAUSE
+    while not torch.cuda.is_initialized():
+        time.sleep(PAUSE)
+    while True:
+        stats = [torch.cuda.memory.memory_stats(device) for device in range(torch.cuda.device_count())]
+        samples.append((time.monotonic(), *(sum(one.get("%s_bytes.all.current" % name, 0) for one in stats)
+                                            for name in ("allocated", "reserved"))))
+        if len(samples) >= 2 * SAMPLES:
+            del samples[::2]
+            pause *= 2
+        time.sleep(pause)
+
+
+def has_history(torch):
+    return not STILLMAP and torch.cuda.memory.get_allocator_backend() == "native"
+
+
+def record(torch):
+    """Records memory over time from the moment that PyTorch initialises the device."""
+    if has_history(torch):
+        import hostcuda_dryrun_history as history
+        torch.cuda._lazy_call(lambda: torch.cuda.memory._record_memory_history(
+            context="alloc", stacks="python", max_entries=history.MOST_EVENTS))
+    else:
+        threading.Thread(target=sample, args=(torch,), daemon=True).start()
+
+
+def recorded(torch):
+    import hostcuda_dryrun_history as history
+    if has_history(torch):
+        return history.of_snapshot(torch.cuda.memory._snapshot())
+    taken = list(samples)
+    return {"curve": history.curve([(at - taken[0][0], live, held) for at, live, held in taken]), "sampled": PAUSE}
+
+
+def trust_other_processes():
+    """DistributedDataParallel compares its parameters with those of other processes, which no collective has moved."""
+    distributed = sys.modules.get("torch.distributed")
+    if hasattr(distributed, "_verify_params_across_processes"):
+        distributed._verify_params_across_processes = lambda *arguments, **options: None
+
+
 def after_import(torch):
+    trust_other_processes()
+    if PICTURES:
+        record(torch)
     if STILLMAP:
         use_stillmap(torch)
     observe_reads(torch)
@@ -151,7 +204,10 @@ def write_report(process):
     live, held = (sum(peak[i] for peak in peaks.values()) for i in (0, 1))
     retries = sum(torch.cuda.memory.memory_stats(device).get("num_alloc_retries", 0) for device in peaks)
     report = {"live": live, "held": held, "retries": retries, "device": counters.physical_peak,
-              "skipped": counters.skipped_launches, "violations": counters.violations, "read": counters.bytes_dtoh, "reads": reads.most_common(), "ended": ended.most_common()}
+              "skipped": counters.skipped_launches, "violations": counters.violations, "read": counters.bytes_dtoh, "reads": reads.most_common(),
+              "ended": ended.most_common()}
+    if PICTURES:
+        report["history"] = recorded(torch)
     with open(os.path.join(REPORT, "%d.json" % process), "w", encoding="utf-8") as file:
         json.dump(report, file)
 
