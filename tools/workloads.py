@@ -214,6 +214,22 @@ def update_weights(trace, gradients):
     trace.free(*gradients)
 
 
+def train(trace, model, tokens):
+    """A step: forward, loss, backward, optimizer."""
+    embedded = trace.allocate(model.hidden(tokens))
+    layers = [forward(trace, model.layer(tokens)) for _ in range(model.layers)]
+    logits = trace.allocate(2 * tokens * model.vocabulary)
+    of_loss = trace.allocate(4 * tokens * model.vocabulary)
+    gradient = backward(trace, [logits], of_loss)
+    gradients = [trace.allocate(model.embedding())]
+    for layer in reversed(layers):
+        gradient = backward(trace, layer, gradient)
+        gradients += [trace.allocate(bytes_) for bytes_ in model.layer_weights()]
+    gradients.append(trace.allocate(model.embedding()))
+    trace.free(gradient, embedded)
+    update_weights(trace, gradients)
+
+
 def infer(trace, model, tokens, sampled, before_layer=lambda layer: None):
     """A forward pass without gradients, then the probabilities of the sampled tokens."""
     hidden = trace.allocate(model.hidden(tokens))
@@ -486,26 +502,23 @@ def training_with_evaluation(trace, _, scale):
     model, tokens = LLAMA_1B.deep(scale), 4 * 2048
     model.allocate_weights(trace, copies=3)
 
-    def train():
-        embedded = trace.allocate(model.hidden(tokens))
-        layers = [forward(trace, model.layer(tokens)) for _ in range(model.layers)]
-        logits = trace.allocate(2 * tokens * model.vocabulary)
-        of_loss = trace.allocate(4 * tokens * model.vocabulary)
-        gradient = backward(trace, [logits], of_loss)
-        gradients = [trace.allocate(model.embedding())]
-        for layer in reversed(layers):
-            gradient = backward(trace, layer, gradient)
-            gradients += [trace.allocate(bytes_) for bytes_ in model.layer_weights()]
-        gradients.append(trace.allocate(model.embedding()))
-        trace.free(gradient, embedded)
-        update_weights(trace, gradients)
-
     for step in itertools.count(1):
         yield
-        train()
+        train(trace, model, tokens)
         if step % 10 == 0:
             for sequences in (12, 12, 5):  # the last batch has the rest of the data
                 infer(trace, model, sequences * 1280, sequences * 1280)
+
+
+def training_random_lengths(trace, dice, scale):
+    """Training of a 1B model with sequences of another length in each step: weights, gradients and
+    the optimizer recur, activations never. An iteration is ten steps."""
+    model = LLAMA_1B.deep(scale)
+    model.allocate_weights(trace, copies=3)
+    while True:
+        yield
+        for _ in range(10):
+            train(trace, model, 4 * 8 * dice.randrange(16, 257))
 
 
 def tiny_blocks(trace, dice, scale):
@@ -631,7 +644,8 @@ def exact_random_loop_streams(trace, dice, scale):
 WORKLOADS = {workload.__name__: workload for workload in (
     serving_kv_blocks, serving_variable_length, mixture_of_experts, variable_images_checkpointed,
     below_powers_of_two, cross_streams, holes, pinholes, growing_vectors, training_with_evaluation,
-    tiny_blocks, pipeline_1f1b, sharded_three_streams, exact_random_loop, exact_random_loop_streams,
+    training_random_lengths, tiny_blocks, pipeline_1f1b, sharded_three_streams,
+    exact_random_loop, exact_random_loop_streams,
 )}  # fmt: skip
 
 
