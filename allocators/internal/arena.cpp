@@ -26,8 +26,7 @@ void *arena::allocate_not_reused(const block_request &r) {
   if (r.alignment == allocation_granule && !r.small()) {
     if (extent *const s = find_cached_placement(r, at_lent::stop)) return enter(s, r);
   }
-  extent *const s =
-      find_extent(growth_for(r), search_in::own_zone, at_lent::stop);
+  extent *const s = find_extent(growth_for(r), search_in::own_zone, at_lent::stop);
   if (s == nullptr) return nullptr;
   return r.small() ? enter_slab(s, r) : enter(s, r);
 }
@@ -48,8 +47,7 @@ void *arena::allocate_best_fit(const block_request &r, bool whole, search_in whe
     if (slab *const s = slabs_.first(static_cast<std::size_t>(r.bytes)))
       return allocate_in_slab(*s, r);
   }
-  extent *const s =
-      find_extent(whole ? r : growth_for(r), where, at_lent::skip);
+  extent *const s = find_extent(whole ? r : growth_for(r), where, at_lent::skip);
   if (s == nullptr) return nullptr;
   return r.small() && !whole ? enter_slab(s, r) : enter(s, r);
 }

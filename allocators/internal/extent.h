@@ -49,11 +49,11 @@ struct alignas(64) extent {
   std::uint32_t slot = 0;   // the index of the placement in that bin
   std::uint16_t slack = 0;  // rounding of the allocated block, in bytes
   extent_state state = extent_state::uncommitted;
-  bool allocated = false;       // the program holds the block
-  bool cross_stream = false;    // record_use was called
-  bool cached = false;          // live, not allocated: kept for the next request of its size
-  bool in_table = false;        // entered in the block table
-  bool awaited = false;         // `waiting` may contain placements
+  bool allocated = false;     // the program holds the block
+  bool cross_stream = false;  // record_use was called
+  bool cached = false;        // live, not allocated: kept for the next request of its size
+  bool in_table = false;      // entered in the block table
+  bool awaited = false;       // `waiting` may contain placements
 
   extent *previous = nullptr;  // neighbours by address, in the same reservation
   extent *next = nullptr;

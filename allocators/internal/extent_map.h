@@ -115,9 +115,7 @@ class extent_map {
   std::size_t free_pages() const { return whole_pages_; }
   std::size_t reserved_bytes(address_zone zone) const { return reserved_[number(zone)]; }
   std::size_t reserved_bytes() const { return reserved_[0] + reserved_[1]; }
-  std::size_t host_bytes() const {
-    return store_.bytes() + pages_.host_bytes();
-  }
+  std::size_t host_bytes() const { return store_.bytes() + pages_.host_bytes(); }
 
   // In address order within each reservation.
   template <class Use>

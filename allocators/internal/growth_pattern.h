@@ -81,8 +81,9 @@ class growth_pattern {
   std::uint64_t recent_ = 0;        // a bit for each of the latest: it came before
   unsigned of_32_ = 0, of_64_ = 0;  // how many of the latest 32 and 64 did
   unsigned count_ = 0;
-  std::uint64_t new_ = 0;        // requests that did not come before
-  std::uint64_t recurring_ = 0;  // those for which recurs() held, less eight for each one since that did not
+  std::uint64_t new_ = 0;  // requests that did not come before
+  // Requests for which recurs() held, less eight for each later one for which it did not.
+  std::uint64_t recurring_ = 0;
 };
 
 }  // namespace stillmap
