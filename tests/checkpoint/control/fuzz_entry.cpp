@@ -8,6 +8,7 @@
 #include "stillmap/checkpoint/control/internal/messages.h"
 #include "stillmap/checkpoint/control/server.h"
 #include "tests/support/fuzz_device.h"
+#include "tests/support/unique_name.h"
 
 namespace stillmap::control {
 namespace {
@@ -59,7 +60,7 @@ std::string fuzz_refusal(bytes_view from) {
 }
 
 std::string fuzz_connection(const device &d, bytes_view from) {
-  static const std::string where = "@stillmap-control-fuzz-" + std::to_string(::getpid());
+  static const std::string where = stillmap::testing::unique_name("@stillmap-control-fuzz");
   bool stopped = false;
   server_options options;
   options.task.quiesce = [&](auto, auto) {
