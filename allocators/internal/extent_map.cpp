@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "stillmap/allocators/internal/room.h"
+
 namespace stillmap {
 namespace {
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "stillmap/allocators/internal/extent_map.h"
+#include "stillmap/allocators/internal/room.h"
 
 namespace stillmap {
 
