@@ -120,8 +120,8 @@ wait_list *arena::recall_blocker(const extent &first, std::uint64_t begin, std::
 }
 
 wait_list *arena::run_blocker(std::uint64_t alias, std::uint64_t owner, std::uint64_t bytes) {
-  recall r{alias, owner, bytes, false};
-  for (extent *s = extents.at(owner);; s = s->next) {
+  recall r{alias, owner, bytes, extents.at(owner), false};
+  for (extent *s = r.at;; s = s->next) {
     if (wait_list *const list = blocker_of(*s)) return list;
     r.cached = r.cached || s->cached;
     if (owner + bytes <= s->end()) break;
@@ -134,13 +134,7 @@ wait_list *arena::run_blocker(std::uint64_t alias, std::uint64_t owner, std::uin
 // pages that are free at their owner's address.
 extent *arena::claim(size_bin &of, std::size_t i) {
   const std::uint64_t begin = of.all[i].begin, end = begin + of.bytes;
-  // Usually the extent that was last there still is. A recycled extent is empty.
-  // Otherwise it is often the next one: the block was divided.
-  extent *first = of.all[i].at;
-  if (begin - first->begin >= first->bytes) {
-    first = first->next;
-    if (first == nullptr || begin - first->begin >= first->bytes) first = extents.at(begin);
-  }
+  extent *first = extents.at(begin, of.all[i].at);
   bool cached = false, aliased = false;
   for (extent *s = first;; s = s->next) {
     if (s->state == extent_state::aliased) {
@@ -160,11 +154,7 @@ extent *arena::claim(size_bin &of, std::size_t i) {
     }
   }
   extents.expect_recalls(aliased ? recalls_.size() : 0);
-  if (aliased) {
-    for (const recall &r : recalls_) perform_recall(r);
-    wake(want_recall_);
-    first = extents.at(begin);
-  }
+  if (aliased) first = perform_recalls(first, begin);
   for (extent *s = first; cached; s = s->next) {
     if (s->cached) detach_cached(*s, begin);
     if (end <= s->end()) break;
@@ -175,16 +165,23 @@ extent *arena::claim(size_bin &of, std::size_t i) {
   return s;
 }
 
-void arena::perform_recall(const recall &r) {
-  if (r.cached) evict(r.owner, r.owner + r.bytes);
-  const std::size_t pages = static_cast<std::size_t>(r.bytes) / extents.page_bytes();
-  extents.recall(r.alias, pages);
-  counters_.recalled += pages;
-  if (history != nullptr && history->enabled()) notify_recalled(r.alias, r.owner, r.bytes);
+// Performs `recalls_` for a placement at `begin`, where `first` is. Returns the extent there now.
+extent *arena::perform_recalls(extent *first, std::uint64_t begin) {
+  extent *last = first;
+  for (const recall &r : recalls_) {
+    if (r.cached) evict(r.owner, r.owner + r.bytes, r.at);
+    const std::size_t pages = static_cast<std::size_t>(r.bytes) / extents.page_bytes();
+    last = extents.recall(r.alias, pages, last, r.at);
+    if (!first->contains(begin)) first = last;
+    counters_.recalled += pages;
+    if (history != nullptr && history->enabled()) notify_recalled(r.alias, r.owner, r.bytes);
+  }
+  wake(want_recall_);
+  return extents.at(begin, first);
 }
 
-void arena::evict(std::uint64_t begin, std::uint64_t end) {
-  for (extent *s = extents.at(begin);; s = s->next) {
+void arena::evict(std::uint64_t begin, std::uint64_t end, extent *hint) {
+  for (extent *s = extents.at(begin, hint);; s = s->next) {
     if (s->cached) s = evict(*s);
     if (end <= s->end()) return;
   }

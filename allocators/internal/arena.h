@@ -232,7 +232,8 @@ class arena {
   // `owner`.
   struct recall {
     std::uint64_t alias, owner, bytes;
-    bool cached;  // cached blocks lie at the owner
+    extent *at;   // at the owner, before any recall
+    bool cached;  // cached blocks lie there
   };
 
   // What a search does at a placement that lacks only lent pages.
@@ -346,10 +347,10 @@ class arena {
                                                    const address_directory &addresses);
   bool all_unused(std::uint64_t begin, std::uint64_t end) const;
   wait_list *run_blocker(std::uint64_t alias, std::uint64_t owner, std::uint64_t bytes);
-  void perform_recall(const recall &r);
+  extent *perform_recalls(extent *first, std::uint64_t begin);
   void wake_for_pages(const extent_map::carved_extent &e);
   void wake_waiting(extent &s);
-  void evict(std::uint64_t begin, std::uint64_t end);
+  void evict(std::uint64_t begin, std::uint64_t end, extent *hint = nullptr);
   extent *evict(extent &s);
   void detach_cached(extent &s, std::uint64_t begin);
   void enter_in_table(extent &s);

@@ -62,6 +62,7 @@ struct alignas(64) extent {
   slab *blocks = nullptr;                   // the slab that divides it, also while it is cached
 
   std::uint64_t end() const { return begin + bytes; }
+  bool contains(std::uint64_t address) const { return address - begin < bytes; }
   virtual_range range() const { return {device_address(begin), static_cast<std::size_t>(bytes)}; }
 };
 

@@ -67,7 +67,8 @@ class extent_map {
   // Appends the unmapping extents to `out`, and returns the number of pages. May run out.
   std::size_t take_pages(std::size_t pages, std::vector<extent *> &out);
   // Pages that lie in one free extent become unmapping. Needs two splits: see expect_recalls.
-  extent *set_aside(virtual_range free);
+  // `first`: the extent, if the caller knows it.
+  extent *set_aside(virtual_range free, extent *first = nullptr);
   void put_back(extent *unmapping);  // it is free again
   void unmapped(extent *unmapping);  // its mapping is undone: it is uncommitted
 
@@ -79,7 +80,7 @@ class extent_map {
   void move_away(const extent &unmapping, std::uint64_t to, extent_map &there);
   void leave(const extent &unmapping);  // they belong to no map any more
   std::uint64_t owner_of(std::uint64_t alias) const {
-    return pages_.shared(*pages_.shared_from(alias)).owner.load(std::memory_order_relaxed);
+    return (*pages_.shared_from(alias))->owner.load(std::memory_order_relaxed);
   }
   // Whether the pages are used in this map; otherwise it is that of another arena.
   bool contains(std::uint64_t address) const { return pages_.end_of_reservation(address) != 0; }
@@ -95,15 +96,26 @@ class extent_map {
   // Requires: they lie in one aliased extent, and are free and consecutive at their owner's. After
   // expect_recalls, so many recalls and place_at need no host memory.
   void expect_recalls(std::size_t recalls) { reserve_splits(4 * recalls + 2); }  // may run out
-  void recall(std::uint64_t alias, std::size_t n);
+  // Returns the free extent that the first page is part of now. The hints: see at().
+  extent *recall(std::uint64_t alias, std::size_t n, extent *alias_hint = nullptr,
+                 extent *owner_hint = nullptr);
   // The same where the pages were set aside at their owners' addresses, which are in `there`.
-  void recall_from(extent_map &there, extent *unmapping, std::uint64_t alias);
+  extent *recall_from(extent_map &there, extent *unmapping, std::uint64_t alias,
+                      extent *alias_hint = nullptr);
   bool has_aliases_of(const extent_map &other) const;
   // All aliased extents become unmapping; appends them to `out`. May run out.
   void drop_aliases(std::vector<extent *> &out);
   std::size_t aliased_bytes() const { return aliased_; }
 
   extent *at(std::uint64_t address) const { return pages_.at(address); }
+  // `hint`: an extent that was there, or nullptr. Usually it still is, or its neighbour is since it
+  // was split. One that was recycled is empty.
+  extent *at(std::uint64_t address, extent *hint) const {
+    if (hint == nullptr) return pages_.at(address);
+    if (hint->contains(address)) return hint;
+    extent *const next = hint->next;
+    return next != nullptr && next->contains(address) ? next : pages_.at(address);
+  }
   // Returns a live extent of exactly that range, which begins in `first`. Requires: the range
   // consists of free extents and detached cached ones. Parts of the latter outside of the range
   // become free. May run out.

@@ -34,15 +34,16 @@ std::string extent_map::find_inconsistency(bool growing) const {
       if (s->state == extent_state::aliased) {
         aliased += s->bytes;
         for (std::uint64_t at = s->begin; at < s->end(); at += page_) {
-          const std::uint32_t number = *pages_.shared_from(at);
-          if (number == 0) return "a aliased page that is mapped nowhere else";
+          const shared_page *const page = *pages_.shared_from(at);
+          if (page == nullptr) return "an aliased page that is mapped nowhere else";
           const std::uint64_t owner = owner_of(at);
           if (!contains(owner)) continue;
-          if (*pages_.shared_from(owner) != number)
-            return "a aliased page that its owner knows not";
+          if (*pages_.shared_from(owner) != page) {
+            return "an aliased page that is not mapped at its owner's address";
+          }
           const extent_state there = pages_.at(owner)->state;
           if (there != extent_state::free && there != extent_state::live) {
-            return "a aliased page that is nowhere";
+            return "an aliased page whose owner is not committed";
           }
         }
       }

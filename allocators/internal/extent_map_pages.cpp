@@ -57,8 +57,8 @@ std::size_t extent_map::take_pages(std::size_t pages, std::vector<extent *> &out
   return got;
 }
 
-extent *extent_map::set_aside(virtual_range free) {
-  extent *s = pages_.at(free.begin.value());
+extent *extent_map::set_aside(virtual_range free, extent *first) {
+  extent *s = at(free.begin.value(), first);
   const std::uint64_t begin = free.begin.value(), end = free.end().value();
   remove_from_index(s);
   if (end < s->end()) add_to_index(split(s, end));
@@ -105,37 +105,40 @@ void extent_map::leave(const extent &unmapping) {
 
 extent_map::run extent_map::next_run(std::uint64_t alias, std::size_t n, std::uint64_t visit,
                                      const extent_map &there) {
-  const std::uint32_t *const numbers = pages_.shared_from(alias);
-  run r{pages_.shared(*numbers).owner.load(std::memory_order_relaxed), 0};
+  shared_page *const *const pages = pages_.shared_from(alias);
+  run r{pages[0]->owner.load(std::memory_order_relaxed), 0};
   const std::uint64_t end = there.pages_.end_of_reservation(r.owner);
   n = std::min(n, static_cast<std::size_t>((end - r.owner) >> page_bits_));
   for (std::uint64_t next = r.owner; r.pages < n; ++r.pages, next += page_) {
-    shared_page &page = pages_.shared(numbers[r.pages]);
+    shared_page &page = *pages[r.pages];
     if (page.owner.load(std::memory_order_relaxed) != next || page.visited_by == visit) break;
     page.visited_by = visit;
   }
   return r;
 }
 
-void extent_map::recall(std::uint64_t alias, std::size_t n) {
+extent *extent_map::recall(std::uint64_t alias, std::size_t n, extent *alias_hint,
+                           extent *owner_hint) {
   reserve_splits(4);
-  recall_from(*this, set_aside({device_address(owner_of(alias)), n * page_}), alias);
+  const virtual_range used{device_address(owner_of(alias)), n * page_};
+  return recall_from(*this, set_aside(used, owner_hint), alias, alias_hint);
 }
 
-void extent_map::recall_from(extent_map &there, extent *unmapping, std::uint64_t alias) {
+extent *extent_map::recall_from(extent_map &there, extent *unmapping, std::uint64_t alias,
+                                extent *alias_hint) {
   const std::uint64_t bytes = unmapping->bytes;
   there.aliased_ += bytes;
   there.set_state(unmapping, extent_state::aliased);
-  extent *s = pages_.at(alias);
+  extent *s = at(alias, alias_hint);
   if (alias + bytes < s->end()) split(s, alias + bytes);
   if (alias > s->begin) s = split(s, alias);
   aliased_ -= bytes;
   committed_ += bytes;
-  set_state(s, extent_state::free);
-  const std::uint32_t *const numbers = pages_.shared_from(alias);
+  shared_page *const *const pages = pages_.shared_from(alias);
   for (std::size_t i = 0; i < bytes >> page_bits_; ++i) {
-    pages_.shared(numbers[i]).owner.store(alias + i * page_, std::memory_order_relaxed);
+    pages[i]->owner.store(alias + i * page_, std::memory_order_relaxed);
   }
+  return set_state(s, extent_state::free);
 }
 
 bool extent_map::has_aliases_of(const extent_map &other) const {

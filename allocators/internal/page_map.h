@@ -73,13 +73,12 @@ class page_map {
     return s;
   }
 
-  // The numbers of the shared pages mapped at an address and after it, in the same reservation.
-  // 0: the page is mapped at one address only.
-  const std::uint32_t *shared_from(std::uint64_t page_address) const {
+  // The shared pages mapped at an address and after it, in the same reservation. nullptr: the page is
+  // mapped at one address only.
+  shared_page *const *shared_from(std::uint64_t page_address) const {
     const reservation_pages &in = of(page_address);
     return &in.shared[(page_address - in.begin) >> shift_];
   }
-  shared_page &shared(std::uint32_t number) const { return (*shared_)[number]; }
   // The end of the reservation that contains the address; 0: none does.
   std::uint64_t end_of_reservation(std::uint64_t address) const {
     if (reservations_.empty()) return 0;
@@ -92,40 +91,38 @@ class page_map {
   // The page mapped at `alias` is mapped at `owner`, an address of `there`, too from now on, and used
   // there.
   void share(std::uint64_t alias, std::uint64_t owner, page_map &there) {
-    std::uint32_t &number = number_at(alias);
-    if (number == 0) {
-      number = shared_->take();
-      shared(number).mappings = 1;
+    shared_page *&page = shared_at(alias);
+    if (page == nullptr) {
+      page = shared_->take();
+      page->mappings = 1;
     }
-    shared_page &page = shared(number);
-    page.owner.store(owner, std::memory_order_relaxed);
-    ++page.mappings;
-    there.number_at(owner) = number;
+    page->owner.store(owner, std::memory_order_relaxed);
+    ++page->mappings;
+    there.shared_at(owner) = page;
   }
   // The page in use at `owner` is mapped and used at `to`, an address of `there`, instead.
   void move(std::uint64_t owner, std::uint64_t to, page_map &there) {
-    const std::uint32_t number = std::exchange(number_at(owner), 0);
-    if (number == 0) return;
-    shared(number).owner.store(to, std::memory_order_relaxed);
-    there.number_at(to) = number;
+    shared_page *const page = std::exchange(shared_at(owner), nullptr);
+    if (page == nullptr) return;
+    page->owner.store(to, std::memory_order_relaxed);
+    there.shared_at(to) = page;
   }
   // The page is no longer mapped here. If one address is left, in this map, it is not shared.
   void unshare(std::uint64_t alias) {
-    const std::uint32_t number = std::exchange(number_at(alias), 0);
-    if (number == 0) return;
-    shared_page &page = shared(number);
-    if (--page.mappings > 1) return;
-    const std::uint64_t owner = page.owner.load(std::memory_order_relaxed);
-    if (page.mappings == 1) {
+    shared_page *const page = std::exchange(shared_at(alias), nullptr);
+    if (page == nullptr) return;
+    if (--page->mappings > 1) return;
+    const std::uint64_t owner = page->owner.load(std::memory_order_relaxed);
+    if (page->mappings == 1) {
       if (owner == alias || end_of_reservation(owner) == 0) return;
-      number_at(owner) = 0;
+      shared_at(owner) = nullptr;
     }
-    shared_->give_back(number);
+    shared_->give_back(*page);
   }
   std::size_t host_bytes() const {
     std::size_t sum = 0;
     for (const reservation_pages &s : reservations_) {
-      sum += s.pages * (sizeof(extent *) + sizeof(std::uint32_t)) + s.pages / 8;
+      sum += s.pages * (sizeof(extent *) + sizeof(shared_page *)) + s.pages / 8;
     }
     return sum;
   }
@@ -134,10 +131,9 @@ class page_map {
   struct reservation_pages {
     std::uint64_t begin = 0;
     std::size_t pages = 0;
-    std::vector<extent *> starts;      // the first extent that begins in each page
-    std::vector<std::uint64_t> marks;  // bitmap of the pages in which an extent begins
-    // The number of the shared page mapped at each page, or 0.
-    std::vector<std::uint32_t> shared;
+    std::vector<extent *> starts;       // the first extent that begins in each page
+    std::vector<std::uint64_t> marks;   // bitmap of the pages in which an extent begins
+    std::vector<shared_page *> shared;  // mapped at each page; nullptr: none
   };
   const reservation_pages &of(std::uint64_t address) const {
     const reservation_pages *found = reservations_.data();
@@ -153,8 +149,8 @@ class page_map {
   reservation_pages &of(std::uint64_t address) {
     return const_cast<reservation_pages &>(static_cast<const page_map &>(*this).of(address));
   }
-  std::uint32_t &number_at(std::uint64_t page_address) {
-    return const_cast<std::uint32_t &>(*shared_from(page_address));
+  shared_page *&shared_at(std::uint64_t page_address) {
+    return const_cast<shared_page *&>(*shared_from(page_address));
   }
 
   const unsigned shift_;

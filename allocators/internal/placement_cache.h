@@ -83,7 +83,10 @@ struct alignas(64) size_bin {
   // The cached extent at the first open placement; nullptr: there is none.
   extent *first_cached() { return front != nullptr ? front : find_front(); }
   [[gnu::noinline]] extent *find_front() {
-    const std::size_t i = first_open();
+    // Usually it is among the first 64.
+    const std::uint64_t near = low < 64 ? first.open >> low : 0;
+    const std::size_t i =
+        near != 0 ? low + static_cast<std::size_t>(std::countr_zero(near)) : first_open();
     if (i == none) return nullptr;
     low = static_cast<std::uint32_t>(i);
     extent *const s = cached_at(i);

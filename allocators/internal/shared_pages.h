@@ -1,13 +1,14 @@
-// The physical pages of an allocator that are mapped at several addresses, by number. Pure
-// bookkeeping. docs/allocator.md#growth-and-remapping
+// The physical pages of an allocator that are mapped at several addresses. Pure bookkeeping.
+// docs/allocator.md#growth-and-remapping
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
+#include <vector>
 
 namespace stillmap {
 
@@ -16,54 +17,45 @@ namespace stillmap {
 // arena, and other arenas read it: to them it is only an address that is not theirs.
 struct shared_page {
   std::atomic<std::uint64_t> owner{0};
-  std::uint64_t visited_by =
-      0;  // the last search that visited it; under the lock of the owner's arena
-  std::uint32_t mappings = 0;   // addresses at which it is mapped
-  std::uint32_t next_free = 0;  // of a number that is not in use
+  // The last search that visited it; under the lock of the owner's arena.
+  std::uint64_t visited_by = 0;
+  shared_page *next_free = nullptr;  // of one that is not in use
+  std::uint32_t mappings = 0;        // addresses at which it is mapped
 };
 
-// Threads: externally synchronised, except operator[].
+// Threads: externally synchronised, except host_bytes(). Pages never move.
 class shared_pages {
  public:
-  // Requires: a number from take(). Entries never move.
-  shared_page &operator[](std::uint32_t number) {
-    const std::uint64_t n = number + first_row;
-    const auto row = static_cast<unsigned>(std::bit_width(n)) - first_row_bits;
-    return rows_[row][n - (std::uint64_t{first_row} << row)];
-  }
-  // Afterwards `n` numbers can be taken without host memory. May run out, and then changes nothing
+  // Afterwards `n` pages can be taken without host memory. May run out, and then changes nothing
   // that can be seen.
   void expect(std::size_t n) {
-    while (size_ + n > capacity_) {
-      const auto row =
-          static_cast<unsigned>(std::bit_width(capacity_ + first_row)) - first_row_bits;
-      rows_[row] = std::make_unique<shared_page[]>(std::size_t{first_row} << row);
-      capacity_ += std::size_t{first_row} << row;
+    while (spare_ < n) {
+      const std::size_t row = std::clamp<std::size_t>(created_, smallest_row, largest_row);
+      rows_.push_back(std::make_unique<shared_page[]>(row));
+      created_ += row;
+      for (std::size_t i = row; i-- > 0;) give_back(rows_.back()[i]);
     }
   }
-  std::uint32_t take() {
-    if (free_ == 0) return static_cast<std::uint32_t>(size_++);
-    const std::uint32_t number = free_;
-    free_ = (*this)[number].next_free;
-    return number;
+  shared_page *take() {
+    --spare_;
+    return std::exchange(free_, free_->next_free);
   }
-  void give_back(std::uint32_t number) {
-    (*this)[number].next_free = free_;
-    free_ = number;
+  void give_back(shared_page &page) {
+    page.next_free = free_;
+    free_ = &page;
+    ++spare_;
   }
   // Threads: any.
   std::size_t host_bytes() const {
-    return capacity_.load(std::memory_order_relaxed) * sizeof(shared_page);
+    return created_.load(std::memory_order_relaxed) * sizeof(shared_page);
   }
 
  private:
-  // Row i has 256 << i entries.
-  static constexpr std::uint32_t first_row = 1 << 8;
-  static constexpr unsigned first_row_bits = 9;
-  std::array<std::unique_ptr<shared_page[]>, 24> rows_;
-  std::atomic<std::size_t> capacity_{0};
-  std::size_t size_ = 1;  // 0 is no number
-  std::uint32_t free_ = 0;
+  static constexpr std::size_t smallest_row = 256, largest_row = 4096;
+  std::atomic<std::size_t> created_{0};
+  std::size_t spare_ = 0;  // pages in the list
+  shared_page *free_ = nullptr;
+  std::vector<std::unique_ptr<shared_page[]>> rows_;
 };
 
 }  // namespace stillmap
