@@ -11,7 +11,9 @@ void arena::add_chunk(const chunk &c, address_zone zone) {
   chunks.push_back(c);
 }
 
+// Those of a private pool are used: its graphs replay on them.
 bool arena::unused(const chunk &c) {
+  if (pinned) return false;
   const extent &first = *extents.at(c.range.begin.value());
   return first.state == extent_state::free && first.range() == c.range;
 }

@@ -283,6 +283,43 @@ TEST_F(chunks, begin_at_a_page_wherever_the_driver_has_room) {
   EXPECT_TRUE(driver().free(small) && driver().free(rest));
 }
 
+// A graph replays on them.
+TEST_F(chunks, of_a_private_pool_stay_until_it_is_released) {
+  caching_allocator_options o;
+  o.limit = 64_MiB;
+  checked_heap h(dev(), o);
+  caching_allocator &heap = h.heap();
+  const stream s = make_stream();
+  const auto pool = heap.create_pool();
+  ASSERT_TRUE(pool && heap.begin_allocate_to_pool(*pool, s));
+  const auto captured = heap.allocate(24_MiB, s);
+  ASSERT_TRUE(captured && heap.free(*captured));
+  ASSERT_TRUE(heap.end_allocate_to_pool(*pool, s));
+  h.settle();
+
+  const driver_counts before = counts();
+  const auto emptied = heap.empty_cache();
+  ASSERT_TRUE(emptied);
+  EXPECT_EQ(emptied->released, 0u);
+  EXPECT_EQ(emptied->private_pools, 24_MiB);
+  heap.set_soft_limit(16_MiB);
+  const auto outside = heap.allocate(32_MiB, s);
+  ASSERT_TRUE(outside) << outside.error().message();
+  const auto too_much = heap.allocate(32_MiB, s);
+  EXPECT_FALSE(too_much);
+  EXPECT_EQ(freed(before), 0u) << "not for other requests either";
+
+  ASSERT_TRUE(heap.begin_allocate_to_pool(*pool, s));
+  EXPECT_EQ(heap.allocate(24_MiB, s).value_or(nullptr), *captured);
+  ASSERT_TRUE(heap.free(*captured) && heap.end_allocate_to_pool(*pool, s));
+  ASSERT_TRUE(heap.release_pool(*pool));
+  h.settle();
+  const auto after = heap.empty_cache();
+  ASSERT_TRUE(after);
+  EXPECT_EQ(after->released, 24_MiB);
+  EXPECT_TRUE(heap.free(*outside));
+}
+
 // Whatever the mode, growing is not part of the graph and does not spoil it; nothing goes back.
 TEST_F(chunks, come_but_do_not_go_while_a_graph_is_captured) {
   const auto begin = reinterpret_cast<CUresult (*)(CUstream, CUstreamCaptureMode)>(
