@@ -12,7 +12,8 @@
 
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/allocators/internal/fork_watch.h"
-#include "stillmap/allocators/torch/torch_settings.h"
+#include "stillmap/allocators/torch/internal/torch_pools.h"
+#include "stillmap/allocators/torch/internal/torch_settings.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
@@ -30,6 +31,7 @@ struct heaps {
   fork_watch born;
   std::mutex making;  // held while a device is opened; first in the lock order
   std::array<std::atomic<caching_allocator *>, most_devices> of_device{};
+  torch_pools pools;
 };
 
 std::atomic<heaps *> &slot() {
@@ -110,11 +112,20 @@ result<void *> allocate(ssize_t size, int ordinal, stream_handle stream) {
   if (heap == nullptr) [[unlikely]] {
     STILLMAP_ASSIGN_OR_RETURN(heap, make_heap(ordinal));
   }
+  torch_pools &pools = slot().load(std::memory_order_relaxed)->pools;
+  if (pools.active()) [[unlikely]] {
+    STILLMAP_RETURN_IF_ERROR(pools.route(*heap, stream));
+  }
   return heap->allocate(static_cast<std::size_t>(size), stream);
 }
 
-// Throws the exception that Python shows. An out-of-memory message begins with PyTorch's own words,
-// which programs look for, where it is the device's memory.
+[[noreturn]] void raise(const error &e) {
+  remember(e);
+  throw std::runtime_error("Stillmap: " + e.message());
+}
+
+// An out-of-memory message begins with PyTorch's own words, which programs look for, where it is the
+// device's memory.
 [[noreturn]] void raise(const error &e, ssize_t size, int ordinal) {
   remember(e);
   const bool of_device = e.is(errc::out_of_memory) && e.code != std::errc::not_enough_memory;
@@ -145,6 +156,14 @@ void each_heap(Use use) {
 bool forked() {
   heaps *const all = slot().load(std::memory_order_acquire);
   return all != nullptr && all->born.in_child();
+}
+
+// Calls use(pools, heap) for a device, unless it was never used or the process was forked.
+template <class Use>
+void with_pools(int device, Use use) {
+  caching_allocator *const heap = known_heap(device);
+  if (heap == nullptr || forked()) return;
+  if (const status s = use(all_heaps().pools, *heap); !s) complain(s.error());
 }
 
 }  // namespace
@@ -193,6 +212,27 @@ void stillmap_record_stream(void *block, CUstream_st *stream) {
   complain(error{make_error_code(errc::invalid_argument), "stillmap_record_stream",
                  "no block begins at this address", reinterpret_cast<std::uint64_t>(block), 0,
                  error_unit::address});
+}
+
+void stillmap_begin_allocate_to_pool(int device,
+                                     std::pair<unsigned long long, unsigned long long> pool,
+                                     std::function<bool(CUstream_st *)> takes) {
+  const auto heap = make_heap(device);
+  if (!heap) raise(heap.error());
+  const status begun = all_heaps().pools.begin(**heap, pool, std::move(takes));
+  if (!begun) raise(begun.error());
+}
+
+void stillmap_end_allocate_to_pool(int device,
+                                   std::pair<unsigned long long, unsigned long long> pool) {
+  with_pools(device,
+             [&](torch_pools &pools, caching_allocator &heap) { return pools.end(heap, pool); });
+}
+
+void stillmap_release_pool(int device, std::pair<unsigned long long, unsigned long long> pool) {
+  with_pools(device, [&](torch_pools &pools, caching_allocator &heap) {
+    return pools.release(heap, pool);
+  });
 }
 
 void stillmap_empty_cache() {

@@ -14,6 +14,11 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+#ifdef __cplusplus
+#include <functional>
+#include <utility>
+#endif
+
 #if defined(__GNUC__)
 #define STILLMAP_TORCH_API __attribute__((visibility("default")))
 #else
@@ -61,5 +66,28 @@ STILLMAP_TORCH_API size_t stillmap_stats(int device, char *json, size_t room);
 STILLMAP_TORCH_API const char *stillmap_last_error(void);
 
 #ifdef __cplusplus
+
+/* CUDA graphs and MemPools. The arguments are PyTorch's own types, a c10::cuda::MempoolId_t and a
+ * std::function, so the caller has to use the same C++ library (libstdc++) as PyTorch's wheels.
+ * docs/pytorch.md#cuda-graphs */
+
+/* For set_begin_allocate_to_pool: requests for the streams for which `takes` says yes come from the
+ * pool from now on. Its pages stay mapped while it exists, and serve nothing else. A stream stays
+ * with the pool until the end, also for requests of other threads.
+ * Errors: throws std::runtime_error; std::bad_alloc where the host has no memory for a message. */
+STILLMAP_TORCH_API void stillmap_begin_allocate_to_pool(
+    int device, std::pair<unsigned long long, unsigned long long> pool,
+    std::function<bool(struct CUstream_st *)> takes);
+
+/* For set_end_allocate_to_pool_fn. Errors are reported on stderr. */
+STILLMAP_TORCH_API void stillmap_end_allocate_to_pool(
+    int device, std::pair<unsigned long long, unsigned long long> pool);
+
+/* For set_release_pool: removes the reference of one begin. After the last one, free pages of the
+ * pool become ordinary pages once the work has completed that is queued on the default stream and
+ * on the streams that allocated memory. A graph that was launched on another stream must have
+ * completed. Errors are reported on stderr. */
+STILLMAP_TORCH_API void stillmap_release_pool(
+    int device, std::pair<unsigned long long, unsigned long long> pool);
 }
 #endif

@@ -30,9 +30,6 @@ NOTES = {
         "*live* and *held* leave out the memory of graphs, which CUDA keeps apart from PyTorch's pool. On hostcuda "
         "each allocation in a graph has memory of its own as long as the graph exists; CUDA reuses it within the graph. "
         "So *least* says nothing of a GPU.",
-    ("llama_graphs", "stillmap"):
-        "The first replay ends with an illegal access: PyTorch gives a pluggable allocator no pool for a graph "
-        "([limitations](../../docs/pytorch.md#limitations)), so that memory of the graph is freed before it is replayed.",
 }
 COLUMNS = ("live", "held", "least")
 

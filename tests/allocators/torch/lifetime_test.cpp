@@ -54,9 +54,10 @@ TEST_F(torch_lifetime, exports_its_c_functions_and_nothing_else) {
   for (std::string address, kind, name; lines >> address >> kind >> name;) names.push_back(name);
   std::sort(names.begin(), names.end());
   EXPECT_EQ(names, (std::vector<std::string>{
-                       "stillmap_empty_cache", "stillmap_free", "stillmap_last_error",
-                       "stillmap_malloc", "stillmap_record_stream", "stillmap_set_memory_fraction",
-                       "stillmap_stats", "stillmap_try_malloc"}));
+                       "stillmap_begin_allocate_to_pool", "stillmap_empty_cache",
+                       "stillmap_end_allocate_to_pool", "stillmap_free", "stillmap_last_error",
+                       "stillmap_malloc", "stillmap_record_stream", "stillmap_release_pool",
+                       "stillmap_set_memory_fraction", "stillmap_stats", "stillmap_try_malloc"}));
 }
 
 TEST_F(torch_lifetime, a_missing_driver_is_refused_in_words) {

@@ -6,6 +6,9 @@
 #include <filesystem>
 #include <vector>
 
+#include "stillmap/vmm/context.h"
+#include "stillmap/vmm/units.h"
+
 namespace stillmap::testing {
 namespace {
 
@@ -54,7 +57,36 @@ plugin load_plugin() {
   find(library, "stillmap_set_memory_fraction", p.set_memory_fraction);
   find(library, "stillmap_stats", p.stats);
   find(library, "stillmap_last_error", p.last_error);
+  find(library, "stillmap_begin_allocate_to_pool", p.begin_pool);
+  find(library, "stillmap_end_allocate_to_pool", p.end_pool);
+  find(library, "stillmap_release_pool", p.release_pool);
   return p;
+}
+
+device open(int ordinal) {
+  const auto d = device::open(ordinal);
+  MUST(d, d.error().message());
+  return *d;
+}
+stream new_stream(const device &d) {
+  auto s = stream::create(d);
+  MUST(s, s.error().message());
+  return std::move(*s);
+}
+void fill(const device &d, void *at, unsigned char value, std::size_t bytes, stream_handle s) {
+  const context_guard guard(d.driver(), d.context());
+  const auto done = d.driver().set_bytes_async(device_address(reinterpret_cast<std::uintptr_t>(at)),
+                                               value, bytes, s);
+  MUST(done, done.error().message());
+}
+bool all_are(const device &d, void *at, unsigned char value, std::size_t bytes, stream_handle s) {
+  const context_guard guard(d.driver(), d.context());
+  std::vector<unsigned char> seen(bytes);
+  const auto done = d.driver().copy_to_host_async(
+      seen.data(), device_address(reinterpret_cast<std::uintptr_t>(at)), bytes, s);
+  MUST(done, done.error().message());
+  MUST(d.driver().synchronize_stream(s), "the stream");
+  return seen == std::vector<unsigned char>(bytes, value);
 }
 
 long long plugin::figure(const char *name, int device) const {

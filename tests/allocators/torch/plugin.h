@@ -6,9 +6,13 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <string>
+#include <utility>
 
+#include "stillmap/vmm/device.h"
 #include "stillmap/vmm/driver_types.h"
+#include "stillmap/vmm/stream.h"
 
 namespace stillmap::testing {
 
@@ -21,6 +25,10 @@ struct plugin {
   void (*set_memory_fraction)(double, int) = nullptr;
   std::size_t (*stats)(int, char *, std::size_t) = nullptr;
   const char *(*last_error)() = nullptr;
+  using pool_id = std::pair<unsigned long long, unsigned long long>;
+  void (*begin_pool)(int, pool_id, std::function<bool(stream_handle)>) = nullptr;
+  void (*end_pool)(int, pool_id) = nullptr;
+  void (*release_pool)(int, pool_id) = nullptr;
 
   std::string why() const { return last_error(); }
   // A figure of stats(); -1: there is none.
@@ -36,6 +44,12 @@ plugin load_plugin();
 // The library keeps its devices for as long as the process lives, so each case is a process of its
 // own: gtest starts this program again for it. What goes wrong there is said on stderr.
 [[noreturn]] void wrong(const char *file, int line, const std::string &what);
+
+device open(int ordinal = 0);
+stream new_stream(const device &d);
+// Work of the test itself: each makes the context current and puts it back.
+void fill(const device &d, void *at, unsigned char value, std::size_t bytes, stream_handle s);
+bool all_are(const device &d, void *at, unsigned char value, std::size_t bytes, stream_handle s);
 
 }  // namespace stillmap::testing
 

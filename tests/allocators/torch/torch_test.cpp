@@ -27,36 +27,10 @@ class torch_plugin : public ::testing::Test {
   }
 };
 
-device open(int ordinal = 0) {
-  const auto d = device::open(ordinal);
-  MUST(d, d.error().message());
-  return *d;
-}
-stream new_stream(const device &d) {
-  auto s = stream::create(d);
-  MUST(s, s.error().message());
-  return std::move(*s);
-}
 void *current_context(const device &d) {
   const auto c = d.driver().current_context();
   MUST(c, c.error().message());
   return *c;
-}
-// Work of the test itself: it makes the context current and puts it back.
-void fill(const device &d, void *at, unsigned char value, std::size_t bytes, stream_handle s) {
-  const context_guard guard(d.driver(), d.context());
-  const auto done = d.driver().set_bytes_async(device_address(reinterpret_cast<std::uintptr_t>(at)),
-                                               value, bytes, s);
-  MUST(done, done.error().message());
-}
-bool all_are(const device &d, void *at, unsigned char value, std::size_t bytes, stream_handle s) {
-  const context_guard guard(d.driver(), d.context());
-  std::vector<unsigned char> seen(bytes);
-  const auto done = d.driver().copy_to_host_async(
-      seen.data(), device_address(reinterpret_cast<std::uintptr_t>(at)), bytes, s);
-  MUST(done, done.error().message());
-  MUST(d.driver().synchronize_stream(s), "the stream");
-  return seen == std::vector<unsigned char>(bytes, value);
 }
 std::size_t violations() {
   return hostcuda_control::violations().size();

@@ -15,6 +15,9 @@ HOOKS = {
     "set_record_stream_fn": "stillmap_record_stream",
     "set_reset_fn": "stillmap_empty_cache",
     "set_memory_fraction_fn": "stillmap_set_memory_fraction",
+    "set_begin_allocate_to_pool": "stillmap_begin_allocate_to_pool",
+    "set_end_allocate_to_pool_fn": "stillmap_end_allocate_to_pool",
+    "set_release_pool": "stillmap_release_pool",
 }
 
 

@@ -1,4 +1,4 @@
-#include "stillmap/allocators/torch/torch_settings.h"
+#include "stillmap/allocators/torch/internal/torch_settings.h"
 #include "stillmap/vmm/internal/try.h"
 
 #include <charconv>
