@@ -71,7 +71,8 @@ def recordings():
 def torch(version, packages, stillmap):
     new = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     pool = {name: "backend:cudaMallocAsync" for name in new}
-    tensors, training = str(HERE / "torch_tensors.py"), str(HERE / "torch_training.py")
+    tensors, training, graphs = (str(HERE / name) for name in (
+        "torch_tensors.py", "torch_training.py", "torch_graphs.py"))
     commands = [
         Command("10,000 tensors, native allocator", [tensors, "native"]),
         Command("10,000 tensors, expandable segments", [tensors, "expandable"], new),
@@ -83,9 +84,11 @@ def torch(version, packages, stillmap):
         commands += [
             Command("10,000 tensors, Stillmap as CUDAPluggableAllocator", [tensors, "stillmap", stillmap]),
             Command("10,000 tensors, Stillmap in a MemPool", [tensors, "mempool", stillmap]),
+            Command("120 CUDA graphs of copies, Stillmap as CUDAPluggableAllocator", [graphs, "stillmap", stillmap]),
         ]
     capture = "unbacked,vmm_in_capture=allow"
     commands += [
+        Command("120 CUDA graphs of copies, native allocator", [graphs, "native"]),
         Command("training as a CUDA graph, native allocator", [training, "graph"], config=capture),
         Command("training as a CUDA graph, expandable segments", [training, "graph"], new, capture),
         Command("training as a CUDA graph, cudaMallocAsync", [training, "graph"], pool, capture),
