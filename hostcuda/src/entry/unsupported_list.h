@@ -6,17 +6,10 @@
 // clang-format off
 #define HOSTCUDA_UNSUPPORTED_FUNCTIONS(X) \
   X(cuArray3DCreate, 2000) \
-  X(cuArray3DCreate_v2, 3020) \
   X(cuArray3DGetDescriptor, 2000) \
-  X(cuArray3DGetDescriptor_v2, 3020) \
   X(cuArrayCreate, 2000) \
-  X(cuArrayCreate_v2, 3020) \
-  X(cuArrayDestroy, 2000) \
   X(cuArrayGetDescriptor, 2000) \
-  X(cuArrayGetDescriptor_v2, 3020) \
-  X(cuArrayGetMemoryRequirements, 11060) \
   X(cuArrayGetPlane, 11020) \
-  X(cuArrayGetSparseProperties, 11010) \
   X(cuCheckpointOperationComplete, 13040) \
   X(cuCheckpointProcessCheckpoint, 12080) \
   X(cuCheckpointProcessGetRestoreThreadId, 12080) \
@@ -203,30 +196,16 @@
   X(cuMemcpy3DWithAttributesAsync, 13020) \
   X(cuMemcpy3DWithAttributesAsync_ptsz, 13020) \
   X(cuMemcpyAtoA, 2000) \
-  X(cuMemcpyAtoA_v2, 3020) \
-  X(cuMemcpyAtoA_v2_ptds, 7000) \
   X(cuMemcpyAtoD, 2000) \
-  X(cuMemcpyAtoD_v2, 3020) \
-  X(cuMemcpyAtoD_v2_ptds, 7000) \
   X(cuMemcpyAtoH, 2000) \
   X(cuMemcpyAtoHAsync, 2000) \
-  X(cuMemcpyAtoHAsync_v2, 3020) \
-  X(cuMemcpyAtoHAsync_v2_ptsz, 7000) \
-  X(cuMemcpyAtoH_v2, 3020) \
-  X(cuMemcpyAtoH_v2_ptds, 7000) \
   X(cuMemcpyDtoA, 2000) \
-  X(cuMemcpyDtoA_v2, 3020) \
-  X(cuMemcpyDtoA_v2_ptds, 7000) \
   X(cuMemcpyDtoD, 2000) \
   X(cuMemcpyDtoDAsync, 3000) \
   X(cuMemcpyDtoH, 2000) \
   X(cuMemcpyDtoHAsync, 2000) \
   X(cuMemcpyHtoA, 2000) \
   X(cuMemcpyHtoAAsync, 2000) \
-  X(cuMemcpyHtoAAsync_v2, 3020) \
-  X(cuMemcpyHtoAAsync_v2_ptsz, 7000) \
-  X(cuMemcpyHtoA_v2, 3020) \
-  X(cuMemcpyHtoA_v2_ptds, 7000) \
   X(cuMemcpyHtoD, 2000) \
   X(cuMemcpyHtoDAsync, 2000) \
   X(cuMemcpyWithAttributesAsync, 13020) \
@@ -237,11 +216,6 @@
   X(cuMemsetD2D8, 2000) \
   X(cuMemsetD32, 2000) \
   X(cuMemsetD8, 2000) \
-  X(cuMipmappedArrayCreate, 5000) \
-  X(cuMipmappedArrayDestroy, 5000) \
-  X(cuMipmappedArrayGetLevel, 5000) \
-  X(cuMipmappedArrayGetMemoryRequirements, 11060) \
-  X(cuMipmappedArrayGetSparseProperties, 11010) \
   X(cuModuleGetGlobal, 2000) \
   X(cuModuleGetSurfRef, 3000) \
   X(cuModuleGetTexRef, 2000) \
