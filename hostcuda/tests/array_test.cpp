@@ -1,97 +1,13 @@
-// CUDA arrays and mipmapped arrays: their descriptors, limits, memory and copies.
+// CUDA arrays and mipmapped arrays: their descriptors, limits, memory and levels.
 #include <algorithm>
-#include <string>
 #include <vector>
 
-#include "execution_fixture.h"
+#include "array_fixture.h"
 
 namespace hostcuda_tests {
 namespace {
 
-using bytes_t = std::vector<unsigned char>;
-
-class arrays : public machine_test {
- protected:
-  static CUDA_ARRAY3D_DESCRIPTOR shape(std::size_t width, std::size_t height, std::size_t depth,
-                                       unsigned flags = 0,
-                                       CUarray_format format = CU_AD_FORMAT_UNSIGNED_INT8,
-                                       unsigned channels = 1) {
-    CUDA_ARRAY3D_DESCRIPTOR d{};
-    d.Width = width;
-    d.Height = height;
-    d.Depth = depth;
-    d.Format = format;
-    d.NumChannels = channels;
-    d.Flags = flags;
-    return d;
-  }
-
-  static CUresult created(const CUDA_ARRAY3D_DESCRIPTOR &d) {
-    CUarray a = nullptr;
-    const CUresult r = cuArray3DCreate(&a, &d);
-    if (r == CUDA_SUCCESS) {
-      EXPECT_EQ(cuArrayDestroy(a), CUDA_SUCCESS);
-    }
-    return r;
-  }
-
-  static CUarray create(const CUDA_ARRAY3D_DESCRIPTOR &d) {
-    CUarray a = nullptr;
-    EXPECT_EQ(cuArray3DCreate(&a, &d), CUDA_SUCCESS);
-    return a;
-  }
-
-  static int limit(CUdevice_attribute which) {
-    int value = 0;
-    EXPECT_EQ(cuDeviceGetAttribute(&value, which, 0), CUDA_SUCCESS);
-    return value;
-  }
-
-  static std::size_t free_bytes() {
-    std::size_t unused = 0, total = 0;
-    EXPECT_EQ(cuMemGetInfo(&unused, &total), CUDA_SUCCESS);
-    return unused;
-  }
-
-  static bytes_t counting(std::size_t n, unsigned seed = 1) {
-    bytes_t v(n);
-    for (std::size_t i = 0; i < n; ++i)
-      v[i] = static_cast<unsigned char>(i * 31 + i / 251 * 7 + seed);
-    return v;
-  }
-
-  // A copy between host memory and a box of an array, in either direction.
-  static CUDA_MEMCPY3D to_array(CUarray to, const void *from, std::size_t width, std::size_t rows,
-                                std::size_t slices) {
-    CUDA_MEMCPY3D c{};
-    c.srcMemoryType = CU_MEMORYTYPE_HOST;
-    c.srcHost = from;
-    c.dstMemoryType = CU_MEMORYTYPE_ARRAY;
-    c.dstArray = to;
-    c.WidthInBytes = width;
-    c.Height = rows;
-    c.Depth = slices;
-    return c;
-  }
-  static CUDA_MEMCPY3D from_array(void *to, CUarray from, std::size_t width, std::size_t rows,
-                                  std::size_t slices) {
-    CUDA_MEMCPY3D c{};
-    c.srcMemoryType = CU_MEMORYTYPE_ARRAY;
-    c.srcArray = from;
-    c.dstMemoryType = CU_MEMORYTYPE_HOST;
-    c.dstHost = to;
-    c.WidthInBytes = width;
-    c.Height = rows;
-    c.Depth = slices;
-    return c;
-  }
-  static bytes_t contents(CUarray a, std::size_t width, std::size_t rows, std::size_t slices) {
-    bytes_t out(width * rows * slices);
-    const CUDA_MEMCPY3D c = from_array(out.data(), a, width, rows, slices);
-    EXPECT_EQ(cuMemcpy3D(&c), CUDA_SUCCESS);
-    return out;
-  }
-};
+class arrays : public array_test {};
 
 TEST_F(arrays, DescriptorsAreThoseOfTheCall) {
   CUDA_ARRAY_DESCRIPTOR d{64, 32, CU_AD_FORMAT_HALF, 4}, got{};
@@ -206,107 +122,6 @@ TEST_F(arrays, EndWithTheirContext) {
   EXPECT_EQ(cuMipmappedArrayDestroy(m), CUDA_ERROR_INVALID_HANDLE);
 }
 
-TEST_F(arrays, OneDimensionalCopies) {
-  const CUarray a = create(shape(256, 0, 0, 0, CU_AD_FORMAT_UNSIGNED_INT32, 1));
-  const CUarray b = create(shape(256, 0, 0, 0, CU_AD_FORMAT_FLOAT, 1));
-  CUdeviceptr at = 0;
-  ASSERT_EQ(cuMemAlloc(&at, 1024), CUDA_SUCCESS);
-  const bytes_t in = counting(1024);
-  bytes_t out(1024);
-  ASSERT_EQ(cuMemcpyHtoA(a, 0, in.data(), 1024), CUDA_SUCCESS);
-  ASSERT_EQ(cuMemcpyAtoA(b, 256, a, 512, 512), CUDA_SUCCESS);
-  ASSERT_EQ(cuMemcpyAtoD(at, b, 256, 512), CUDA_SUCCESS);
-  ASSERT_EQ(cuMemcpyDtoA(b, 0, at, 256), CUDA_SUCCESS);
-  ASSERT_EQ(cuMemcpyAtoH(out.data(), b, 0, 768), CUDA_SUCCESS);
-  EXPECT_TRUE(std::equal(out.begin(), out.begin() + 256, in.begin() + 512));
-  EXPECT_TRUE(std::equal(out.begin() + 256, out.begin() + 768, in.begin() + 512));
-  // Beyond the end, and off the elements.
-  EXPECT_EQ(cuMemcpyHtoA(a, 4, in.data(), 1024), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cuMemcpyHtoA(a, ~std::size_t{3}, in.data(), 8), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cuMemcpyHtoA(a, 2, in.data(), 4), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cuMemcpyAtoH(out.data(), a, 0, 6), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cuMemcpyAtoH(out.data(), nullptr, 0, 4), CUDA_ERROR_INVALID_VALUE);
-  const CUarray bytes = create(shape(1024, 0, 0));
-  EXPECT_EQ(cuMemcpyAtoA(bytes, 0, a, 0, 4), CUDA_ERROR_INVALID_VALUE);  // other elements
-  const CUarray flat = create(shape(64, 64, 0));
-  EXPECT_EQ(cuMemcpyHtoA(flat, 0, in.data(), 64), CUDA_ERROR_INVALID_VALUE);  // two dimensions
-}
-
-TEST_F(arrays, AsynchronousCopiesRunInTheOrderOfTheStream) {
-  const CUarray a = create(shape(4096, 0, 0));
-  const CUstream s = make_stream();
-  void *pinned = nullptr;
-  ASSERT_EQ(cuMemAllocHost(&pinned, 8192), CUDA_SUCCESS);
-  auto *const bytes = static_cast<unsigned char *>(pinned);
-  const bytes_t in = counting(4096);
-  std::copy(in.begin(), in.end(), bytes);
-  ASSERT_EQ(hostcuda_hold(s), CUDA_SUCCESS);
-  ASSERT_EQ(cuMemcpyHtoAAsync(a, 0, bytes, 4096, s), CUDA_SUCCESS);
-  ASSERT_EQ(cuMemcpyAtoHAsync(bytes + 4096, a, 0, 4096, s), CUDA_SUCCESS);
-  EXPECT_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
-  ASSERT_EQ(hostcuda_release(s), CUDA_SUCCESS);
-  ASSERT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
-  EXPECT_TRUE(std::equal(in.begin(), in.end(), bytes + 4096));
-}
-
-TEST_F(arrays, RectanglesAndBoxes) {
-  const bytes_t in = counting(std::size_t{12} * 5 * 4);
-  const CUarray a = create(shape(12, 5, 4));
-  CUDA_MEMCPY3D c = to_array(a, in.data(), 12, 5, 4);
-  ASSERT_EQ(cuMemcpy3D(&c), CUDA_SUCCESS);
-  EXPECT_EQ(contents(a, 12, 5, 4), in);
-  // A box out of the middle of the array.
-  bytes_t out(std::size_t{3} * 2 * 2);
-  c = from_array(out.data(), a, 3, 2, 2);
-  c.srcXInBytes = 4;
-  c.srcY = 3;
-  c.srcZ = 1;
-  ASSERT_EQ(cuMemcpy3D(&c), CUDA_SUCCESS);
-  for (std::size_t z = 0; z < 2; ++z)
-    for (std::size_t y = 0; y < 2; ++y)
-      for (std::size_t x = 0; x < 3; ++x)
-        ASSERT_EQ(out[(z * 2 + y) * 3 + x], in[((z + 1) * 5 + y + 3) * 12 + x + 4]);
-  c.srcY = 4;  // one row too many
-  EXPECT_EQ(cuMemcpy3D(&c), CUDA_ERROR_INVALID_VALUE);
-  c.srcY = 3;
-  c.srcZ = 3;  // one slice too many
-  EXPECT_EQ(cuMemcpy3D(&c), CUDA_ERROR_INVALID_VALUE);
-  c.srcZ = 1;
-  c.srcXInBytes = 10;  // a byte beyond the row
-  EXPECT_EQ(cuMemcpy3D(&c), CUDA_ERROR_INVALID_VALUE);
-  c.srcXInBytes = 4;
-  c.srcLOD = 1;  // must be 0
-  EXPECT_EQ(cuMemcpy3D(&c), CUDA_ERROR_INVALID_VALUE);
-
-  // Between two arrays, and a rectangle of one slice.
-  const CUarray b = create(shape(16, 8, 0));
-  CUDA_MEMCPY2D flat{};
-  flat.srcMemoryType = flat.dstMemoryType = CU_MEMORYTYPE_ARRAY;
-  flat.srcArray = a;
-  flat.srcY = 1;
-  flat.dstArray = b;
-  flat.dstXInBytes = 2;
-  flat.dstY = 3;
-  flat.WidthInBytes = 12;
-  flat.Height = 4;
-  ASSERT_EQ(cuMemcpy2D(&flat), CUDA_SUCCESS);
-  const bytes_t got = contents(b, 16, 8, 1);
-  for (std::size_t y = 0; y < 4; ++y)
-    for (std::size_t x = 0; x < 12; ++x) ASSERT_EQ(got[(y + 3) * 16 + x + 2], in[(y + 1) * 12 + x]);
-  flat.dstArray = create(shape(16, 8, 0, 0, CU_AD_FORMAT_UNSIGNED_INT16, 1));
-  EXPECT_EQ(cuMemcpy2D(&flat), CUDA_ERROR_INVALID_VALUE);  // other elements
-}
-
-TEST_F(arrays, LayersOfLinesAreSlices) {
-  const CUarray a = create(shape(32, 0, 4, CUDA_ARRAY3D_LAYERED));
-  const bytes_t in = counting(std::size_t{32} * 4);
-  CUDA_MEMCPY3D c = to_array(a, in.data(), 32, 1, 4);
-  ASSERT_EQ(cuMemcpy3D(&c), CUDA_SUCCESS);
-  EXPECT_EQ(contents(a, 32, 1, 4), in);
-  c = to_array(a, in.data(), 32, 2, 2);  // a layer has one row
-  EXPECT_EQ(cuMemcpy3D(&c), CUDA_ERROR_INVALID_VALUE);
-}
-
 TEST_F(arrays, LevelsHalveAndShareTheirMemory) {
   const CUDA_ARRAY3D_DESCRIPTOR d = shape(20, 12, 0, 0, CU_AD_FORMAT_FLOAT, 2);
   const std::size_t before = free_bytes();
@@ -376,57 +191,6 @@ TEST_F(arrays, OnlyDeferredArraysHaveMemoryRequirements) {
   EXPECT_EQ(cuMipmappedArrayGetSparseProperties(&sparse, m), CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_F(arrays, DestroyingUnderUnfinishedWorkIsAViolation) {
-  start("profile=h200,lenient");
-  const CUarray a = create(shape(4096, 0, 0));
-  const CUstream s = make_stream();
-  void *pinned = nullptr;
-  ASSERT_EQ(cuMemAllocHost(&pinned, 4096), CUDA_SUCCESS);
-  ASSERT_EQ(cuMemcpyAtoHAsync(pinned, a, 0, 4096, s), CUDA_SUCCESS);
-  ASSERT_EQ(cuArrayDestroy(a), CUDA_SUCCESS);
-  ASSERT_EQ(violations(), 1U);
-  EXPECT_EQ(violation(0).kind, HOSTCUDA_USE_AFTER_FREE);
-  EXPECT_NE(std::string(violation(0).first).find("cuMemcpyAtoHAsync"), std::string::npos);
-  EXPECT_NE(std::string(violation(0).second).find("cuArrayDestroy"), std::string::npos);
-}
-
-TEST_F(arrays, CopiesAreNodesOfGraphs) {
-  const CUarray a = create(shape(64, 4, 0));
-  bytes_t in = counting(256);
-  const CUDA_MEMCPY3D c = to_array(a, in.data(), 64, 4, 1);
-  CUgraph graph = nullptr;
-  CUgraphNode node = nullptr;
-  ASSERT_EQ(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
-  ASSERT_EQ(cuGraphAddMemcpyNode(&node, graph, nullptr, 0, &c, ctx_), CUDA_SUCCESS);
-  CUgraphExec exec = nullptr;
-  ASSERT_EQ(cuGraphInstantiate(&exec, graph, 0), CUDA_SUCCESS);
-  const bytes_t later = counting(256, 9);
-  std::copy(later.begin(), later.end(), in.begin());  // a launch reads what is there then
-  ASSERT_EQ(cuGraphLaunch(exec, nullptr), CUDA_SUCCESS);
-  ASSERT_EQ(cuStreamSynchronize(nullptr), CUDA_SUCCESS);
-  EXPECT_EQ(contents(a, 64, 4, 1), in);
-
-  // A captured copy is described by its array.
-  const CUstream s = make_stream();
-  ASSERT_EQ(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
-  CUDA_MEMCPY3D captured = to_array(a, in.data(), 32, 2, 1);
-  captured.dstXInBytes = 8;
-  captured.dstY = 2;
-  ASSERT_EQ(cuMemcpy3DAsync(&captured, s), CUDA_SUCCESS);
-  CUgraph second = nullptr;
-  ASSERT_EQ(cuStreamEndCapture(s, &second), CUDA_SUCCESS);
-  std::size_t count = 1;
-  ASSERT_EQ(cuGraphGetNodes(second, &node, &count), CUDA_SUCCESS);
-  ASSERT_EQ(count, 1U);
-  CUDA_MEMCPY3D got{};
-  ASSERT_EQ(cuGraphMemcpyNodeGetParams(node, &got), CUDA_SUCCESS);
-  EXPECT_EQ(got.dstMemoryType, CU_MEMORYTYPE_ARRAY);
-  EXPECT_EQ(got.dstArray, a);
-  EXPECT_EQ(got.dstXInBytes, 8U);
-  EXPECT_EQ(got.dstY, 2U);
-  ASSERT_EQ(cuGraphInstantiate(&exec, second, 0), CUDA_SUCCESS);
-}
-
 // Their bytes have addresses here: a program that guesses one must not get through with it.
 TEST_F(arrays, AreNotFreedAsLinearMemory) {
   CUdeviceptr first = 0, after = 0;
@@ -439,15 +203,6 @@ TEST_F(arrays, AreNotFreedAsLinearMemory) {
   CUipcMemHandle handle{};
   EXPECT_EQ(cuIpcGetMemHandle(&handle, first + 512), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuArrayDestroy(a), CUDA_SUCCESS);
-}
-
-TEST_F(arrays, HaveNoBytesOnAnUnbackedMachine) {
-  start("unbacked");
-  const CUarray a = create(shape(16384, 16384, 256));  // 64 GiB
-  bytes_t in(256);
-  const CUDA_MEMCPY3D c = to_array(a, in.data(), 16, 16, 1);
-  EXPECT_EQ(cuMemcpy3D(&c), CUDA_SUCCESS);
-  EXPECT_EQ(created(shape(16384, 16384, 16384)), CUDA_ERROR_OUT_OF_MEMORY);  // 4 TiB
 }
 
 TEST_F(arrays, NeedAContextAndAnswerInjectedFaults) {
