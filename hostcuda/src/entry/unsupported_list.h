@@ -25,20 +25,15 @@
   X(cuCoredumpRegisterStartCallback, 13020) \
   X(cuCoredumpSetAttribute, 12010) \
   X(cuCoredumpSetAttributeGlobal, 12010) \
-  X(cuCtxFromGreenCtx, 12040) \
-  X(cuCtxGetDevResource, 12040) \
   X(cuCtxGetExecAffinity, 11040) \
   X(cuCtxRecordEvent, 12050) \
   X(cuCtxResetPersistingL2Cache, 11000) \
   X(cuCtxWaitEvent, 12050) \
   X(cuDestroyExternalMemory, 10000) \
   X(cuDestroyExternalSemaphore, 10000) \
-  X(cuDevResourceGenerateDesc, 12040) \
   X(cuDevSmResourceSplit, 13010) \
-  X(cuDevSmResourceSplitByCount, 12040) \
   X(cuDeviceGetCliqueCount, 13040) \
   X(cuDeviceGetCliqueInfo, 13040) \
-  X(cuDeviceGetDevResource, 12040) \
   X(cuDeviceGetExecAffinitySupport, 11040) \
   X(cuDeviceGetFabricClusterUuid, 13040) \
   X(cuDeviceGetHostAtomicCapabilities, 13000) \
@@ -126,12 +121,8 @@
   X(cuGraphicsUnregisterResource, 3000) \
   X(cuGraphicsVDPAURegisterOutputSurface, 3010) \
   X(cuGraphicsVDPAURegisterVideoSurface, 3010) \
-  X(cuGreenCtxCreate, 12040) \
-  X(cuGreenCtxDestroy, 12040) \
-  X(cuGreenCtxGetDevResource, 12040) \
   X(cuGreenCtxGetId, 12090) \
   X(cuGreenCtxRecordEvent, 12040) \
-  X(cuGreenCtxStreamCreate, 12050) \
   X(cuGreenCtxWaitEvent, 12040) \
   X(cuImportExternalMemory, 10000) \
   X(cuImportExternalSemaphore, 10000) \
@@ -262,7 +253,6 @@
   X(cuStreamGetCaptureInfo_ptsz, 10010) \
   X(cuStreamGetDevResource, 13010) \
   X(cuStreamGetDevResource_ptsz, 13010) \
-  X(cuStreamGetGreenCtx, 12040) \
   X(cuStreamSetAttribute, 11000) \
   X(cuStreamSetAttribute_ptsz, 11000) \
   X(cuStreamWaitValue32, 8000) \
