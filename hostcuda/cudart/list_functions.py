@@ -4,7 +4,9 @@
 The library exports all of them, so that each program that is linked to the runtime starts. What the
 sources do not define returns cudaErrorNotSupported (src/unsupported.cpp).
 
-Usage: list_functions.py FOLDER...   folders with cuda_runtime_api.h, of CUDA 12 and of CUDA 13
+Usage: list_functions.py FOLDER...           folders with cuda_runtime_api.h, of CUDA 12 and of CUDA 13
+       list_functions.py --check FOLDER...   writes nothing: the status is 1 if a header declares a function
+                                             that is not in the list of its major version
 """
 
 import pathlib
@@ -14,6 +16,8 @@ import sys
 PROTOTYPE = re.compile(r"\bCUDARTAPI(?:_CDECL)?\s+(cuda[A-Z]\w*)\s*\(")
 VARIANT = re.compile(r"^\s*#\s*define\s+(cuda\w+)\s+__CUDART_API_(PTSZ|PTDS)\((\w+)\)", re.MULTILINE)
 RENAMED = re.compile(r"^\s*#\s*define\s+(cuda[A-Z]\w+)\s+(cuda[A-Z]\w+_v2)\s*$", re.MULTILINE)
+RETURNS_A_STRUCTURE = "cudaCreateChannelDesc"  # not in the list, but always exported
+TARGET = pathlib.Path(__file__).resolve().parent / "src/function_list.h"
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 
 
@@ -29,11 +33,32 @@ def functions(folder):
     return major, names
 
 
-def main():
+def listed(major):
+    """The functions in the list of a major version."""
+    return set(re.findall(r"^X(?:%d)?\((\w+)\)" % major, TARGET.read_text(), re.MULTILINE)) | {RETURNS_A_STRUCTURE}
+
+
+def check(by_major):
+    for major, names in sorted(by_major.items()):
+        if major not in (12, 13):
+            raise SystemExit("list_functions: there is no list for the headers of CUDA %d" % major)
+        if names - listed(major):
+            raise SystemExit("list_functions: not in function_list.h for CUDA %d: %s" %
+                             (major, " ".join(sorted(names - listed(major)))))
+
+
+def main(arguments):
     by_major = {}
-    for folder in sys.argv[1:]:
+    only_check = arguments[:1] == ["--check"]
+    folders = arguments[1:] if only_check else arguments
+    if not folders:
+        raise SystemExit(__doc__)
+    for folder in folders:
         major, names = functions(folder)
         by_major.setdefault(major, set()).update(names)
+    if only_check:
+        check(by_major)
+        return
     if set(by_major) != {12, 13}:
         raise SystemExit("list_functions: give the headers of CUDA 12 and of CUDA 13")
     parts = (("X", by_major[12] & by_major[13]), ("X12", by_major[12] - by_major[13]),
@@ -43,13 +68,11 @@ def main():
              "// X, X12 and X13 are macros; the file is included where they are used.",
              "#ifndef X", "#error define X, X12 and X13 first", "#endif", "// clang-format off"]
     for macro, names in parts:
-        # cudaCreateChannelDesc returns a structure.
-        lines += ["%s(%s)" % (macro, name) for name in sorted(names - {"cudaCreateChannelDesc"})]
+        lines += ["%s(%s)" % (macro, name) for name in sorted(names - {RETURNS_A_STRUCTURE})]
     lines += ["// clang-format on"]
-    target = pathlib.Path(__file__).parent / "src/function_list.h"
-    target.write_text("\n".join(lines) + "\n")
+    TARGET.write_text("\n".join(lines) + "\n")
     print("list_functions: %s" % ", ".join("%d %s" % (len(n), m) for m, n in parts))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "hostcuda/src/green_context.h"
 #include "hostcuda/src/thread_owned.h"
 
 namespace hostcuda {
@@ -14,7 +15,7 @@ std::atomic<std::uint64_t> epoch{1};
 
 struct thread_stack {
   std::uint64_t epoch = 0;
-  std::vector<context *> contexts;
+  std::vector<current_entry> contexts;
 };
 
 }  // namespace
@@ -24,7 +25,7 @@ context_table &all_contexts() {
   return *b;
 }
 
-std::vector<context *> &context_stack() {
+std::vector<current_entry> &context_stack() {
   auto &s = thread_owned<thread_stack>();
   if (s.epoch != epoch) {
     s.contexts.clear();
@@ -48,15 +49,40 @@ context *make_context(CUdevice device, unsigned flags, bool primary) {
   return ctx;
 }
 
-context *current_context() {
+current_entry current_entry_of_thread() {
   const auto &contexts = context_stack();
-  return contexts.empty() ? nullptr : contexts.back();
+  return contexts.empty() ? current_entry{} : contexts.back();
+}
+
+context *current_context() {
+  return current_entry_of_thread().ctx;
+}
+
+bool is_alive(const green_context &g) {
+  return g.alive && g.primary->alive && g.life == g.primary->lives;
+}
+
+bool current_is_alive() {
+  const current_entry now = current_entry_of_thread();
+  return now.ctx != nullptr && now.ctx->alive && (now.green == nullptr || is_alive(*now.green));
+}
+
+current_entry find_entry(CUcontext handle) {
+  auto *ctx = reinterpret_cast<context *>(handle);
+  {
+    std::lock_guard<std::mutex> lock(all_contexts().mutex);
+    if (all_contexts().known.count(ctx) != 0) return {ctx->alive ? ctx : nullptr, nullptr};
+  }
+  green_context *const g = find_green_context(handle, true);
+  return g != nullptr && is_alive(*g) ? current_entry{g->primary, g} : current_entry{};
 }
 
 context *find_context(CUcontext handle) {
-  auto *ctx = reinterpret_cast<context *>(handle);
-  std::lock_guard<std::mutex> lock(all_contexts().mutex);
-  return all_contexts().known.count(ctx) != 0 && ctx->alive ? ctx : nullptr;
+  return find_entry(handle).ctx;
+}
+
+CUcontext handle_of(const current_entry &entry) {
+  return entry.green != nullptr ? converted_handle(entry.green) : handle_of(entry.ctx);
 }
 
 CUcontext handle_of(context *ctx) {

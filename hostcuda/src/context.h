@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,7 +18,8 @@
 
 namespace hostcuda {
 
-struct execution;  // streams, events, schedule and oracle of one context: execution.h
+struct green_context;  // green_context.h
+struct execution;      // streams, events, schedule and oracle of one context: execution.h
 
 struct context {
   CUdevice device = 0;
@@ -25,6 +27,7 @@ struct context {
   bool primary = false;
   unsigned long long id = 0;
   unsigned api_version = 0;
+  std::atomic<std::uint64_t> lives{0};         // how often it has been activated
   std::atomic<bool> alive{false};              // retaining a primary context activates it again
   std::atomic<CUresult> sticky{CUDA_SUCCESS};  // error of a broken context; permanent
   std::unique_ptr<execution, void (*)(execution *)> exec{nullptr, nullptr};
@@ -54,8 +57,14 @@ struct context_table {
 };
 context_table &all_contexts();
 
+// What is current to a thread: a context or, with `green`, a green context of the primary one.
+struct current_entry {
+  context *ctx = nullptr;
+  green_context *green = nullptr;
+};
+
 // The calling thread's stack of contexts; empty after a reset.
-std::vector<context *> &context_stack();
+std::vector<current_entry> &context_stack();
 
 // Registers a new context that is not alive yet.
 context *make_context(CUdevice device, unsigned flags, bool primary);
@@ -65,12 +74,27 @@ context_state *state_of(context *ctx);
 // Whether a context of device `from` has enabled access to a context of `owner`.
 bool peer_enabled(CUdevice from, CUdevice owner);
 
-// The calling thread's current context, or nullptr. The context may be dead.
+// The calling thread's current context, or nullptr. The context may be dead. Of a green context: its
+// primary one.
 context *current_context();
+current_entry current_entry_of_thread();
+// Whether the current context, and the green one if it is one, has not been destroyed.
+bool current_is_alive();
+// Whether neither a green context nor its primary one has been destroyed.
+bool is_alive(const green_context &g);
 
-// The context of a handle; nullptr when the handle is unknown or the context is dead.
+// The context of a handle; nullptr when the handle is unknown or the context is dead. Of a green
+// context's handle: its primary context.
 context *find_context(CUcontext handle);
+// The same for a handle that becomes current. `ctx` is nullptr in the cases above.
+current_entry find_entry(CUcontext handle);
 CUcontext handle_of(context *ctx);
+CUcontext handle_of(const current_entry &entry);
+
+// Activates the primary context of a valid device if need be, and counts a use of it.
+context *retain_primary(CUdevice device);
+// Takes one use away. Errors: INVALID_CONTEXT.
+CUresult release_primary(CUdevice device);
 
 // Makes every later call in `ctx` return `code`. The first code is kept.
 void break_context(context *ctx, CUresult code);

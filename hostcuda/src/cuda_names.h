@@ -7,6 +7,10 @@
 
 #include <cuda.h>
 
+#undef cuArray3DCreate
+#undef cuArray3DGetDescriptor
+#undef cuArrayCreate
+#undef cuArrayGetDescriptor
 #undef cuCtxCreate
 #undef cuCtxCreate_v3
 #undef cuCtxCreate_v4
@@ -70,12 +74,19 @@
 #undef cuMemcpy3DPeer
 #undef cuMemcpy3DPeerAsync
 #undef cuMemcpyAsync
+#undef cuMemcpyAtoA
+#undef cuMemcpyAtoD
+#undef cuMemcpyAtoH
+#undef cuMemcpyAtoHAsync
 #undef cuMemcpyBatchAsync
 #undef cuMemcpyBatchAsync_v2
+#undef cuMemcpyDtoA
 #undef cuMemcpyDtoD
 #undef cuMemcpyDtoDAsync
 #undef cuMemcpyDtoH
 #undef cuMemcpyDtoHAsync
+#undef cuMemcpyHtoA
+#undef cuMemcpyHtoAAsync
 #undef cuMemcpyHtoD
 #undef cuMemcpyHtoDAsync
 #undef cuMemcpyPeer

@@ -96,6 +96,16 @@ void attach_execution(context *ctx);
 // Errors: INVALID_HANDLE; STREAM_CAPTURE_* as CUDA defines them.
 CUresult enqueue(CUstream stream, operation op);
 
+// Creates a stream in a context or a green context.
+// Errors: INVALID_VALUE, INVALID_CONTEXT.
+CUresult create_stream(const current_entry &where, CUstream *out, unsigned flags, int priority);
+// The context of a stream; of a default stream that which is current.
+// Errors: INVALID_HANDLE, INVALID_CONTEXT, CONTEXT_IS_DESTROYED.
+CUresult context_of(CUstream stream, current_entry *out);
+// Ends the streams of a destroyed green context. Their queued work still runs; later calls return
+// CONTEXT_IS_DESTROYED.
+void end_streams_of(const green_context *green);
+
 // Errors: INVALID_HANDLE, INVALID_CONTEXT.
 CUresult order_of(CUstream stream, stream_order *out);
 

@@ -42,7 +42,7 @@ TEST_F(copy_3d_test, CopiesABoxOutOfABox) {
   c.srcHeight = 5;  // fewer rows than the box needs
   EXPECT_EQ(cuMemcpy3D(&c), CUDA_ERROR_INVALID_VALUE);
   c.srcMemoryType = CU_MEMORYTYPE_ARRAY;
-  EXPECT_EQ(cuMemcpy3D(&c), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(cuMemcpy3D(&c), CUDA_ERROR_INVALID_VALUE);  // there is no such array
 }
 
 TEST_F(copy_3d_test, PeersNeedTheirContexts) {

@@ -68,6 +68,29 @@ TEST_F(memory, ConcurrentAllocationsReleaseAllChunks) {
   }
 }
 
+// Regression: destructors run on threads without a context, and their memory was never freed.
+TEST_F(memory, IsFreedWithoutACurrentContext) {
+  const std::size_t before = free_bytes();
+  CUdeviceptr block = 0;
+  CUdeviceptr managed = 0;
+  CUdeviceptr refused = 0;
+  std::vector<unsigned char> own(8192);
+  ASSERT_EQ(cuMemAlloc(&block, 4 * MiB), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemAllocManaged(&managed, 4096, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemHostRegister(own.data(), own.size(), 0), CUDA_SUCCESS);
+  ASSERT_LT(free_bytes(), before);
+  std::thread([&] {
+    EXPECT_EQ(cuMemFree(block), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemFree(block), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuMemFree(managed), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemFree(0), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemHostUnregister(own.data()), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemHostUnregister(own.data()), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    EXPECT_EQ(cuMemAlloc(&refused, 4096), CUDA_ERROR_INVALID_CONTEXT);
+  }).join();
+  EXPECT_EQ(free_bytes(), before);
+}
+
 TEST_F(memory, OutOfMemoryIsRecoverable) {
   start("memory=64M");
   CUdeviceptr at = 0;

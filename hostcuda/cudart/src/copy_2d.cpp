@@ -1,4 +1,5 @@
-// Copies of rectangles, and of boxes as one rectangle for each layer.
+// Copies of rectangles of linear memory, and of boxes of it as one rectangle for each layer.
+#include "hostcuda/cudart/src/array.h"
 #include "hostcuda/cudart/src/runtime.h"
 
 namespace cudart {
@@ -50,7 +51,7 @@ box_side side_of(const cudaPitchedPtr &p, const cudaPos &pos) {
 
 cudaError_t copy_box(const cudaMemcpy3DParms *p, cudaStream_t stream, bool wait) {
   if (p == nullptr) return cudaErrorInvalidValue;
-  if (p->srcArray != nullptr || p->dstArray != nullptr) return cudaErrorNotSupported;
+  if (p->srcArray != nullptr || p->dstArray != nullptr) return copy_box_of_arrays(*p, stream, wait);
   const box_side to = side_of(p->dstPtr, p->dstPos);
   const box_side from = side_of(p->srcPtr, p->srcPos);
   for (size_t z = 0; z < p->extent.depth; ++z)

@@ -177,11 +177,8 @@ TEST_F(runtime_errors, names_and_texts) {
 }
 
 TEST_F(runtime_errors, what_is_not_served_says_so) {
-  cudaArray_t array = nullptr;
-  const cudaChannelFormatDesc format =
-      cudaCreateChannelDesc(8, 0, 0, 0, cudaChannelFormatKindSigned);
-  EXPECT_EQ(format.x, 8);
-  EXPECT_EQ(cudaMallocArray(&array, &format, 4, 4, 0), cudaErrorNotSupported);
+  cudaTextureObject_t texture = 0;
+  EXPECT_EQ(cudaCreateTextureObject(&texture, nullptr, nullptr, nullptr), cudaErrorNotSupported);
   EXPECT_EQ(cudaGetLastError(), cudaErrorNotSupported);
 }
 

@@ -3,6 +3,7 @@ import argparse
 import contextlib
 import io
 import pathlib
+import re
 import sys
 import tempfile
 import time
@@ -31,6 +32,15 @@ def report(device, live):
 
 
 class Options(unittest.TestCase):
+    def test_the_command_stillmap_passes_all_of_them_on(self):
+        source = pathlib.Path(__file__).resolve().parents[3] / "tools/stillmap/dryrun/dryrun.cpp"
+        passed = dict(re.findall(r'pass_on(?:_flag)?\(c, \*o, "(--[\w-]+)",\s+"([^"]*)"', source.read_text()))
+        own = {action.option_strings[-1]: action for action in dryrun.parser()._actions if action.option_strings}
+        self.assertEqual(sorted([*passed, "--help"]), sorted(own))
+        for name, action in own.items():
+            if action.choices:
+                self.assertEqual(passed[name], "|".join(action.choices), name)
+
     def test_sizes(self):
         for text, bytes_ in (("24GiB", 24 * GIB), ("1.5G", 3 * GIB // 2), ("512m", 512 << 20), ("4096", 4096)):
             self.assertEqual(dryrun.size(text), bytes_)

@@ -15,6 +15,7 @@ namespace {
 void bring_to_life(context *ctx) {
   ctx->sticky = CUDA_SUCCESS;
   attach_execution(ctx);
+  ++ctx->lives;
   ctx->alive = true;
 }
 
@@ -58,7 +59,7 @@ CUresult create(CUcontext *out, unsigned flags, CUdevice device, unsigned api_ve
   context *ctx = make_context(device, flags, false);
   ctx->api_version = api_version;
   bring_to_life(ctx);
-  context_stack().push_back(ctx);
+  context_stack().push_back({ctx});
   *out = handle_of(ctx);
   return CUDA_SUCCESS;
 }
@@ -86,6 +87,25 @@ CUresult get_device(CUdevice *out, context *ctx) {
 
 }  // namespace
 
+context *retain_primary(CUdevice device) {
+  context *ctx = primary_of(device);
+  if (ctx == nullptr) {
+    context *fresh = make_context(device, 0, true);
+    std::lock_guard<std::mutex> lock(all_contexts().mutex);
+    ctx = all_contexts().primary.try_emplace(device, fresh).first->second;
+    ctx->flags = all_contexts().primary_flags[device];
+  }
+  context_state *state = state_of(ctx);
+  std::lock_guard<std::mutex> life(state->life);
+  if (!ctx->alive) bring_to_life(ctx);
+  ++state->retained;
+  return ctx;
+}
+
+CUresult release_primary(CUdevice device) {
+  return primary_release(device, false);
+}
+
 void reset_contexts() {
   for (context *ctx : live_contexts()) destroy(ctx);
   forget_primary_contexts();
@@ -98,18 +118,7 @@ using namespace hostcuda;
 HOSTCUDA_ENTRY(cuDevicePrimaryCtxRetain, 7000, plain, 0, (CUcontext * out, CUdevice device), {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  context *ctx = primary_of(device);
-  if (ctx == nullptr) {
-    context *fresh = make_context(device, 0, true);
-    std::lock_guard<std::mutex> lock(all_contexts().mutex);
-    ctx = all_contexts().primary.try_emplace(device, fresh).first->second;
-    ctx->flags = all_contexts().primary_flags[device];
-  }
-  context_state *state = state_of(ctx);
-  std::lock_guard<std::mutex> life(state->life);
-  if (!ctx->alive) bring_to_life(ctx);
-  ++state->retained;
-  *out = handle_of(ctx);
+  *out = handle_of(retain_primary(device));
   return CUDA_SUCCESS;
 })
 
@@ -169,15 +178,15 @@ HOSTCUDA_ENTRY_AND_V2(cuCtxDestroy, 2000, 4000, ignores_sticky, 0, (CUcontext ha
   if (ctx == nullptr || ctx->primary) return CUDA_ERROR_INVALID_CONTEXT;
   destroy(ctx);
   auto &contexts = context_stack();
-  if (!contexts.empty() && contexts.back() == ctx) contexts.pop_back();
+  if (!contexts.empty() && contexts.back().ctx == ctx) contexts.pop_back();
   return CUDA_SUCCESS;
 })
 HOSTCUDA_ENTRY_AND_V2(cuCtxPushCurrent, 2000, 4000, ignores_sticky, 0, (CUcontext handle), (handle),
                       {
                         if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                        context *ctx = find_context(handle);
-                        if (ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-                        context_stack().push_back(ctx);
+                        const current_entry entry = find_entry(handle);
+                        if (entry.ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+                        context_stack().push_back(entry);
                         return CUDA_SUCCESS;
                       })
 HOSTCUDA_ENTRY_AND_V2(cuCtxPopCurrent, 2000, 4000, ignores_sticky, 0, (CUcontext * out), (out), {
@@ -192,7 +201,7 @@ HOSTCUDA_ENTRY_AND_V2(cuCtxPopCurrent, 2000, 4000, ignores_sticky, 0, (CUcontext
 HOSTCUDA_ENTRY(cuCtxAttach, 2000, needs_context, 0, (CUcontext * out, unsigned flags), {
   if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   count_use(current_context(), true);
-  *out = handle_of(current_context());
+  *out = handle_of(current_entry_of_thread());
   return CUDA_SUCCESS;
 })
 HOSTCUDA_ENTRY(cuCtxDetach, 2000, ignores_sticky, 0, (CUcontext handle), {
@@ -205,17 +214,17 @@ HOSTCUDA_ENTRY(cuCtxDetach, 2000, ignores_sticky, 0, (CUcontext handle), {
 })
 
 HOSTCUDA_ENTRY(cuCtxSetCurrent, 4000, ignores_sticky, 0, (CUcontext handle), {
-  context *ctx = find_context(handle);
-  if (handle != nullptr && ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  const current_entry entry = find_entry(handle);
+  if (handle != nullptr && entry.ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   auto &contexts = context_stack();
   if (!contexts.empty()) contexts.pop_back();
-  if (ctx != nullptr) contexts.push_back(ctx);
+  if (entry.ctx != nullptr) contexts.push_back(entry);
   return CUDA_SUCCESS;
 })
 
 HOSTCUDA_ENTRY(cuCtxGetCurrent, 4000, ignores_sticky, 0, (CUcontext * out), {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *out = handle_of(current_context());
+  *out = handle_of(current_entry_of_thread());
   return CUDA_SUCCESS;
 })
 

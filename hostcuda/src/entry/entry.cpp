@@ -146,7 +146,7 @@ CUresult enter(entry_point *entry, unsigned flags, std::size_t bytes) {
   const context *ctx = (flags & before_init) != 0 ? nullptr : current_context();
   if ((flags & needs_context) != 0) {
     if (ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-    if (!ctx->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (!current_is_alive()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   }
   if (ctx != nullptr && (flags & ignores_sticky) == 0)
     if (CUresult r = ctx->sticky.load(); r != CUDA_SUCCESS) return r;

@@ -6,17 +6,10 @@
 // clang-format off
 #define HOSTCUDA_UNSUPPORTED_FUNCTIONS(X) \
   X(cuArray3DCreate, 2000) \
-  X(cuArray3DCreate_v2, 3020) \
   X(cuArray3DGetDescriptor, 2000) \
-  X(cuArray3DGetDescriptor_v2, 3020) \
   X(cuArrayCreate, 2000) \
-  X(cuArrayCreate_v2, 3020) \
-  X(cuArrayDestroy, 2000) \
   X(cuArrayGetDescriptor, 2000) \
-  X(cuArrayGetDescriptor_v2, 3020) \
-  X(cuArrayGetMemoryRequirements, 11060) \
   X(cuArrayGetPlane, 11020) \
-  X(cuArrayGetSparseProperties, 11010) \
   X(cuCheckpointOperationComplete, 13040) \
   X(cuCheckpointProcessCheckpoint, 12080) \
   X(cuCheckpointProcessGetRestoreThreadId, 12080) \
@@ -32,20 +25,15 @@
   X(cuCoredumpRegisterStartCallback, 13020) \
   X(cuCoredumpSetAttribute, 12010) \
   X(cuCoredumpSetAttributeGlobal, 12010) \
-  X(cuCtxFromGreenCtx, 12040) \
-  X(cuCtxGetDevResource, 12040) \
   X(cuCtxGetExecAffinity, 11040) \
   X(cuCtxRecordEvent, 12050) \
   X(cuCtxResetPersistingL2Cache, 11000) \
   X(cuCtxWaitEvent, 12050) \
   X(cuDestroyExternalMemory, 10000) \
   X(cuDestroyExternalSemaphore, 10000) \
-  X(cuDevResourceGenerateDesc, 12040) \
   X(cuDevSmResourceSplit, 13010) \
-  X(cuDevSmResourceSplitByCount, 12040) \
   X(cuDeviceGetCliqueCount, 13040) \
   X(cuDeviceGetCliqueInfo, 13040) \
-  X(cuDeviceGetDevResource, 12040) \
   X(cuDeviceGetExecAffinitySupport, 11040) \
   X(cuDeviceGetFabricClusterUuid, 13040) \
   X(cuDeviceGetHostAtomicCapabilities, 13000) \
@@ -133,12 +121,8 @@
   X(cuGraphicsUnregisterResource, 3000) \
   X(cuGraphicsVDPAURegisterOutputSurface, 3010) \
   X(cuGraphicsVDPAURegisterVideoSurface, 3010) \
-  X(cuGreenCtxCreate, 12040) \
-  X(cuGreenCtxDestroy, 12040) \
-  X(cuGreenCtxGetDevResource, 12040) \
   X(cuGreenCtxGetId, 12090) \
   X(cuGreenCtxRecordEvent, 12040) \
-  X(cuGreenCtxStreamCreate, 12050) \
   X(cuGreenCtxWaitEvent, 12040) \
   X(cuImportExternalMemory, 10000) \
   X(cuImportExternalSemaphore, 10000) \
@@ -203,30 +187,16 @@
   X(cuMemcpy3DWithAttributesAsync, 13020) \
   X(cuMemcpy3DWithAttributesAsync_ptsz, 13020) \
   X(cuMemcpyAtoA, 2000) \
-  X(cuMemcpyAtoA_v2, 3020) \
-  X(cuMemcpyAtoA_v2_ptds, 7000) \
   X(cuMemcpyAtoD, 2000) \
-  X(cuMemcpyAtoD_v2, 3020) \
-  X(cuMemcpyAtoD_v2_ptds, 7000) \
   X(cuMemcpyAtoH, 2000) \
   X(cuMemcpyAtoHAsync, 2000) \
-  X(cuMemcpyAtoHAsync_v2, 3020) \
-  X(cuMemcpyAtoHAsync_v2_ptsz, 7000) \
-  X(cuMemcpyAtoH_v2, 3020) \
-  X(cuMemcpyAtoH_v2_ptds, 7000) \
   X(cuMemcpyDtoA, 2000) \
-  X(cuMemcpyDtoA_v2, 3020) \
-  X(cuMemcpyDtoA_v2_ptds, 7000) \
   X(cuMemcpyDtoD, 2000) \
   X(cuMemcpyDtoDAsync, 3000) \
   X(cuMemcpyDtoH, 2000) \
   X(cuMemcpyDtoHAsync, 2000) \
   X(cuMemcpyHtoA, 2000) \
   X(cuMemcpyHtoAAsync, 2000) \
-  X(cuMemcpyHtoAAsync_v2, 3020) \
-  X(cuMemcpyHtoAAsync_v2_ptsz, 7000) \
-  X(cuMemcpyHtoA_v2, 3020) \
-  X(cuMemcpyHtoA_v2_ptds, 7000) \
   X(cuMemcpyHtoD, 2000) \
   X(cuMemcpyHtoDAsync, 2000) \
   X(cuMemcpyWithAttributesAsync, 13020) \
@@ -237,11 +207,6 @@
   X(cuMemsetD2D8, 2000) \
   X(cuMemsetD32, 2000) \
   X(cuMemsetD8, 2000) \
-  X(cuMipmappedArrayCreate, 5000) \
-  X(cuMipmappedArrayDestroy, 5000) \
-  X(cuMipmappedArrayGetLevel, 5000) \
-  X(cuMipmappedArrayGetMemoryRequirements, 11060) \
-  X(cuMipmappedArrayGetSparseProperties, 11010) \
   X(cuModuleGetGlobal, 2000) \
   X(cuModuleGetSurfRef, 3000) \
   X(cuModuleGetTexRef, 2000) \
@@ -288,7 +253,6 @@
   X(cuStreamGetCaptureInfo_ptsz, 10010) \
   X(cuStreamGetDevResource, 13010) \
   X(cuStreamGetDevResource_ptsz, 13010) \
-  X(cuStreamGetGreenCtx, 12040) \
   X(cuStreamSetAttribute, 11000) \
   X(cuStreamSetAttribute_ptsz, 11000) \
   X(cuStreamWaitValue32, 8000) \

@@ -47,7 +47,8 @@ struct node {
 struct stream : std::enable_shared_from_this<stream> {
   CUstream handle = nullptr;
   context *ctx = nullptr;
-  execution *exec = nullptr;  // nullptr after its context is destroyed
+  green_context *green = nullptr;  // nullptr: it is in no green context
+  execution *exec = nullptr;       // nullptr after its context is destroyed
   unsigned flags = 0;
   int priority = 0;
   std::uint64_t index = 0;  // in order of creation since the reset
@@ -86,6 +87,7 @@ struct execution {
 struct engine {
   std::mutex mu;
   std::unordered_map<CUstream, std::shared_ptr<stream>> streams;  // created and not destroyed
+  std::unordered_set<CUstream> orphans;  // whose green context was destroyed before them
   std::unordered_map<CUevent, std::shared_ptr<event>> events;
   std::unordered_map<CUgraph, std::shared_ptr<graph>> graphs;
   std::unordered_set<const graph_node *> graph_nodes;  // that the program can name

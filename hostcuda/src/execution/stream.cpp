@@ -1,6 +1,9 @@
 // Stream functions (cuStream*), except capture.
 #include <algorithm>
+#include <memory>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "hostcuda/src/counters.h"
 #include "hostcuda/src/cuda_names.h"
@@ -18,33 +21,11 @@ namespace {
 constexpr int least_priority = 0;
 constexpr int greatest_priority = -5;
 
-CUresult create_stream(CUstream *out, unsigned flags, int priority) {
-  if (out == nullptr || (flags & ~unsigned{CU_STREAM_NON_BLOCKING}) != 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  context *const ctx = current_context();
+// Requires the engine's lock.
+void destroy_stream(const std::shared_ptr<stream> &s) {
   auto &e = the_engine();
-  engine_lock lock(e.mu);
-  const auto exec = e.contexts.find(ctx);
-  if (exec == e.contexts.end()) return CUDA_ERROR_INVALID_CONTEXT;
-  const auto handle = new_handle<CUstream>(1);
-  const auto s = make_stream(*exec->second, handle, (flags & CU_STREAM_NON_BLOCKING) == 0);
-  // Higher priorities are lower numbers.
-  s->priority = std::clamp(priority, greatest_priority, least_priority);
-  e.streams[handle] = s;
-  counters().live_streams.fetch_add(1);
-  *out = handle;
-  return CUDA_SUCCESS;
-}
-
-CUresult destroy_stream(CUstream handle) {
-  auto &e = the_engine();
-  engine_lock lock(e.mu);
-  const auto found = e.streams.find(handle);
-  if (found == e.streams.end()) return CUDA_ERROR_INVALID_HANDLE;
-  const auto s = found->second;
   if (s->cap) leave_capture(s);
-  e.streams.erase(found);
+  e.streams.erase(s->handle);
   counters().live_streams.fetch_sub(1);
   // Queued work still runs; the stream is removed afterwards. Ends a hold, because the handle is
   // dead.
@@ -56,6 +37,15 @@ CUresult destroy_stream(CUstream handle) {
   } else {
     rouse(s);
   }
+}
+
+CUresult destroy_stream(CUstream handle) {
+  auto &e = the_engine();
+  engine_lock lock(e.mu);
+  const auto found = e.streams.find(handle);
+  if (found == e.streams.end())
+    return e.orphans.contains(handle) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_HANDLE;
+  destroy_stream(std::shared_ptr<stream>(found->second));
   return CUDA_SUCCESS;
 }
 
@@ -184,12 +174,55 @@ CUresult write_value(const char *what, CUstream handle, CUdeviceptr at, Word val
 
 }  // namespace
 
+namespace hostcuda {
+
+CUresult create_stream(const current_entry &where, CUstream *out, unsigned flags, int priority) {
+  if (out == nullptr || (flags & ~unsigned{CU_STREAM_NON_BLOCKING}) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  auto &e = the_engine();
+  engine_lock lock(e.mu);
+  const auto exec = e.contexts.find(where.ctx);
+  if (exec == e.contexts.end()) return CUDA_ERROR_INVALID_CONTEXT;
+  const auto handle = new_handle<CUstream>(1);
+  const auto s = make_stream(*exec->second, handle, (flags & CU_STREAM_NON_BLOCKING) == 0);
+  s->green = where.green;
+  // Higher priorities are lower numbers.
+  s->priority = std::clamp(priority, greatest_priority, least_priority);
+  e.streams[handle] = s;
+  counters().live_streams.fetch_add(1);
+  *out = handle;
+  return CUDA_SUCCESS;
+}
+
+CUresult context_of(CUstream handle, current_entry *out) {
+  stream_call call(handle);
+  if (!call.s) return call.error();
+  const bool created = the_engine().streams.contains(handle);
+  *out = created ? current_entry{call.s->ctx, call.s->green} : current_entry_of_thread();
+  return CUDA_SUCCESS;
+}
+
+void end_streams_of(const green_context *green) {
+  auto &e = the_engine();
+  engine_lock lock(e.mu);
+  std::vector<std::shared_ptr<stream>> mine;
+  for (const auto &[handle, s] : e.streams)
+    if (s->green == green) mine.push_back(s);
+  for (const auto &s : mine) {
+    e.orphans.insert(s->handle);
+    destroy_stream(s);
+  }
+}
+
+}  // namespace hostcuda
+
 HOSTCUDA_ENTRY(cuStreamCreate, 2000, needs_context, 0, (CUstream * out, unsigned flags),
-               { return create_stream(out, flags, 0); })
+               { return create_stream(current_entry_of_thread(), out, flags, 0); })
 
 HOSTCUDA_ENTRY(cuStreamCreateWithPriority, 5050, needs_context, 0,
                (CUstream * out, unsigned flags, int priority),
-               { return create_stream(out, flags, priority); })
+               { return create_stream(current_entry_of_thread(), out, flags, priority); })
 
 HOSTCUDA_ENTRY(cuStreamDestroy_v2, 4000, ignores_sticky, 0, (CUstream stream),
                { return destroy_stream(stream); })
@@ -228,10 +261,9 @@ HOSTCUDA_STREAM_ENTRY(cuLaunchHostFunc, 10000, plain, 0, stream,
 HOSTCUDA_STREAM_ENTRY(cuStreamGetCtx, 9020, plain, 0, stream, (CUstream stream, CUcontext *out),
                       (stream, out), {
                         if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                        context *ctx = nullptr;
-                        const auto context_of = [](const auto &s) { return s.ctx; };
-                        const CUresult r = get_property(stream, &ctx, context_of);
-                        if (r == CUDA_SUCCESS) *out = handle_of(ctx);
+                        current_entry of;
+                        const CUresult r = context_of(stream, &of);
+                        if (r == CUDA_SUCCESS) *out = handle_of(of);
                         return r;
                       })
 

@@ -1,8 +1,8 @@
-// cuStreamGetCtx_v2: the context of a stream, which is no green context.
+// cuStreamGetCtx_v2: the context of a stream, and its green context.
 #include "hostcuda/src/context.h"
 #include "hostcuda/src/cuda_names.h"
 #include "hostcuda/src/entry/entry.h"
-#include "hostcuda/src/execution/engine.h"
+#include "hostcuda/src/execution.h"
 
 using namespace hostcuda;
 
@@ -10,10 +10,13 @@ using namespace hostcuda;
 HOSTCUDA_STREAM_ENTRY(cuStreamGetCtx_v2, 12050, plain, 0, stream,
                       (CUstream stream, CUcontext *out, CUgreenCtx *green), (stream, out, green), {
                         if (out == nullptr || green == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                        stream_call call(stream);
-                        if (!call.s) return call.error();
-                        *out = handle_of(call.s->ctx);
-                        *green = nullptr;
+                        current_entry of;
+                        if (const CUresult r = context_of(stream, &of); r != CUDA_SUCCESS) return r;
+                        // As documented. Its work would run on the primary context's stream.
+                        if (of.green != nullptr && stream == CU_STREAM_PER_THREAD)
+                          return CUDA_ERROR_INVALID_HANDLE;
+                        *out = handle_of(of.ctx);
+                        *green = reinterpret_cast<CUgreenCtx>(of.green);
                         return CUDA_SUCCESS;
                       })
 #else

@@ -121,7 +121,9 @@ stream_call::stream_call(CUstream h)
 CUresult stream_call::error() const {
   const bool standard =
       handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
-  if (!standard) return CUDA_ERROR_INVALID_HANDLE;
+  if (!standard)
+    return the_engine().orphans.contains(handle) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                                 : CUDA_ERROR_INVALID_HANDLE;
   return ctx == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
@@ -183,6 +185,7 @@ void reset_execution() {
     e.contexts.clear();
     e.active.clear();
     e.streams.clear();
+    e.orphans.clear();
     e.captures.clear();
     e.graph_nodes.clear();
     graphs.swap(e.graphs);

@@ -30,9 +30,7 @@ arena *device_arena(int location) {
 CUresult allocate(CUdeviceptr *out, std::size_t bytes) {
   if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  block proto;
-  proto.ctx = current_context();
-  return arena_allocate(device_arena(proto.ctx->device), bytes, proto, out);
+  return add_block(bytes, false, out);
 }
 
 CUresult free_block(CUdeviceptr at) {
@@ -42,7 +40,8 @@ CUresult free_block(CUdeviceptr at) {
   {
     std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
     const auto it = the_memory().blocks.find(at);
-    if (it == the_memory().blocks.end() || it->second.freeing || it->second.imported)
+    if (it == the_memory().blocks.end() || it->second.freeing || it->second.imported ||
+        it->second.array)
       return CUDA_ERROR_INVALID_VALUE;
     k = it->second;
   }
@@ -55,6 +54,13 @@ CUresult free_block(CUdeviceptr at) {
 }
 
 }  // namespace
+
+CUresult add_block(std::size_t bytes, bool of_array, CUdeviceptr *out) {
+  block proto;
+  proto.ctx = current_context();
+  proto.array = of_array;
+  return arena_allocate(device_arena(proto.ctx->device), bytes, proto, out);
+}
 
 CUresult remove_block(CUdeviceptr at) {
   dead_memory dead;
@@ -131,8 +137,8 @@ HOSTCUDA_ENTRY(cuMemAllocPitch_v2, 3020, needs_context, width *height,
                  return CUDA_SUCCESS;
                })
 
-HOSTCUDA_ENTRY(cuMemFree_v2, 3020, needs_context | ignores_sticky, 0, (CUdeviceptr at),
-               { return free_block(at); })
+// The address tells the context, so none needs to be current. docs/hostcuda.md
+HOSTCUDA_ENTRY(cuMemFree_v2, 3020, ignores_sticky, 0, (CUdeviceptr at), { return free_block(at); })
 
 HOSTCUDA_ENTRY(cuMemAllocManaged, 6000, needs_context, bytes,
                (CUdeviceptr * out, size_t bytes, unsigned flags), {

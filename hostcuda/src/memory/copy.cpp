@@ -133,34 +133,55 @@ std::shared_ptr<char[]> stage(copy_request *r) {
   return buffer;
 }
 
-// The parameters of a copy node.
-CUDA_MEMCPY3D values_of(const copy_request &r) {
-  const auto type = [](const copy_side &s) {
-    return s.kind == side::device ? CU_MEMORYTYPE_DEVICE
+// One side of the parameters of a copy node.
+struct side_values {
+  CUmemorytype type = CU_MEMORYTYPE_ARRAY;
+  void *host = nullptr;
+  CUdeviceptr device = 0;
+  std::size_t pitch = 0;
+  std::size_t height = 0;
+};
+
+side_values values_of(const copy_side &s, const copy_request &r) {
+  side_values v;
+  if (s.origin.array != nullptr) return v;
+  v.type = s.kind == side::device ? CU_MEMORYTYPE_DEVICE
            : s.kind == side::host ? CU_MEMORYTYPE_HOST
                                   : CU_MEMORYTYPE_UNIFIED;
-  };
-  CUDA_MEMCPY3D c{};
-  c.srcMemoryType = type(r.from);
-  c.dstMemoryType = type(r.to);
-  if (r.from.kind == side::host) {
-    c.srcHost = as_pointer(r.from.at);
+  if (s.kind == side::host) {
+    v.host = as_pointer(s.at);
   } else {
-    c.srcDevice = r.from.at;
-  }
-  if (r.to.kind == side::host) {
-    c.dstHost = as_pointer(r.to.at);
-  } else {
-    c.dstDevice = r.to.at;
+    v.device = s.at;
   }
   // A copy of one row or slice has no pitch or height.
-  const auto pitch = [&](const copy_side &s) {
-    return r.rows > 1 || r.slices > 1 ? s.pitch : r.width;
-  };
-  c.srcPitch = pitch(r.from);
-  c.dstPitch = pitch(r.to);
-  c.srcHeight = r.slices > 1 ? r.from.slice / c.srcPitch : r.rows;
-  c.dstHeight = r.slices > 1 ? r.to.slice / c.dstPitch : r.rows;
+  v.pitch = r.rows > 1 || r.slices > 1 ? s.pitch : r.width;
+  v.height = r.slices > 1 ? s.slice / v.pitch : r.rows;
+  return v;
+}
+
+// The parameters of a copy node.
+CUDA_MEMCPY3D values_of(const copy_request &r) {
+  const side_values from = values_of(r.from, r);
+  const side_values to = values_of(r.to, r);
+  CUDA_MEMCPY3D c{};
+  c.srcXInBytes = r.from.origin.x;
+  c.srcY = r.from.origin.y;
+  c.srcZ = r.from.origin.z;
+  c.srcMemoryType = from.type;
+  c.srcHost = from.host;
+  c.srcDevice = from.device;
+  c.srcArray = r.from.origin.array;
+  c.srcPitch = from.pitch;
+  c.srcHeight = from.height;
+  c.dstXInBytes = r.to.origin.x;
+  c.dstY = r.to.origin.y;
+  c.dstZ = r.to.origin.z;
+  c.dstMemoryType = to.type;
+  c.dstHost = to.host;
+  c.dstDevice = to.device;
+  c.dstArray = r.to.origin.array;
+  c.dstPitch = to.pitch;
+  c.dstHeight = to.height;
   c.WidthInBytes = r.width;
   c.Height = r.rows;
   c.Depth = r.slices;

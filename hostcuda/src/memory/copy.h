@@ -1,4 +1,5 @@
-// Copies between two ranges of linear memory in up to three dimensions, and memsets.
+// Copies between linear memory and CUDA arrays in up to three dimensions, and memsets. The bytes of an
+// array are linear memory too, which only its handle names (array.h).
 #pragma once
 
 #include "hostcuda/src/cuda_names.h"
@@ -13,12 +14,21 @@ enum class side {
   unified,  // either: an address that is not registered is host memory
 };
 
+// Where a copy begins in a CUDA array: the description of its bytes in a graph.
+struct array_origin {
+  CUarray array = nullptr;  // nullptr: the side is linear memory
+  std::size_t x = 0;        // in bytes
+  std::size_t y = 0;
+  std::size_t z = 0;
+};
+
 struct copy_side {
   side kind = side::unified;
   CUdeviceptr at = 0;
   std::size_t pitch = 0;  // distance between rows; ignored for one row
   CUdevice device = 0;    // the device that accesses the memory
   std::size_t slice = 0;  // distance between slices; ignored for one slice
+  array_origin origin{};  // of an array, whose bytes `at`, `pitch` and `slice` describe
 };
 
 struct copy_request {
@@ -30,8 +40,8 @@ struct copy_request {
   std::size_t slices = 1;
 };
 
-// Describes a copy of linear memory, in up to three dimensions. `device` accesses both sides.
-// Errors: INVALID_VALUE; NOT_SUPPORTED for arrays.
+// Describes a copy in up to three dimensions. `device` accesses both sides.
+// Errors: INVALID_VALUE, also for an array that does not exist.
 CUresult describe_copy(const char *what, const CUDA_MEMCPY3D &c, CUdevice device,
                        copy_request *out);
 

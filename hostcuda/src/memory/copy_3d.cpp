@@ -1,8 +1,9 @@
-// Copies in two and three dimensions, of linear memory.
+// Copies in two and three dimensions.
 #include <cstring>
 
 #include "hostcuda/src/context.h"
 #include "hostcuda/src/entry/entry.h"
+#include "hostcuda/src/memory/array.h"
 #include "hostcuda/src/memory/copy.h"
 #include "hostcuda/src/memory/memory_state.h"
 
@@ -14,10 +15,15 @@ struct box_side {
   CUmemorytype type;
   const void *host;
   CUdeviceptr device;
-  std::size_t x, y, z, pitch, height;
+  CUarray array;
+  std::size_t x, y, z, lod, pitch, height;
 };
 
 bool describe_box(const box_side &b, const CUDA_MEMCPY3D &c, CUdevice device, copy_side *out) {
+  if (b.lod != 0) return false;
+  if (b.type == CU_MEMORYTYPE_ARRAY)
+    return array_side({b.array, b.x, b.y, b.z}, c.WidthInBytes, c.Height, c.Depth, device, out) ==
+           CUDA_SUCCESS;
   // A pitch or height of 0 means contiguous rows or slices.
   const std::size_t pitch = b.pitch != 0 ? b.pitch : c.WidthInBytes;
   const std::size_t height = b.height != 0 ? b.height : c.Height;
@@ -55,12 +61,14 @@ CUresult copy_rectangle(const char *what, const CUDA_MEMCPY2D *c, CUstream strea
   box.srcMemoryType = c->srcMemoryType;
   box.srcHost = c->srcHost;
   box.srcDevice = c->srcDevice;
+  box.srcArray = c->srcArray;
   box.srcPitch = c->srcPitch;
   box.dstXInBytes = c->dstXInBytes;
   box.dstY = c->dstY;
   box.dstMemoryType = c->dstMemoryType;
   box.dstHost = c->dstHost;
   box.dstDevice = c->dstDevice;
+  box.dstArray = c->dstArray;
   box.dstPitch = c->dstPitch;
   box.WidthInBytes = c->WidthInBytes;
   box.Height = c->Height;
@@ -73,8 +81,11 @@ CUresult copy_box_of_peers(const char *what, const CUDA_MEMCPY3D_PEER *c, CUstre
   if (c == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const context *const from = find_context(c->srcContext);
   const context *const to = find_context(c->dstContext);
-  const bool bad_from = from == nullptr && c->srcMemoryType == CU_MEMORYTYPE_DEVICE;
-  const bool bad_to = to == nullptr && c->dstMemoryType == CU_MEMORYTYPE_DEVICE;
+  const auto needs = [](CUmemorytype type) {
+    return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_ARRAY;
+  };
+  const bool bad_from = from == nullptr && needs(c->srcMemoryType);
+  const bool bad_to = to == nullptr && needs(c->dstMemoryType);
   if (bad_from || bad_to) return CUDA_ERROR_INVALID_CONTEXT;
   // The structures differ only in their contexts, which are the reserved words of the other one.
   static_assert(sizeof(CUDA_MEMCPY3D) == sizeof(CUDA_MEMCPY3D_PEER));
@@ -92,19 +103,17 @@ CUresult copy_box_of_peers(const char *what, const CUDA_MEMCPY3D_PEER *c, CUstre
 
 CUresult describe_copy(const char *what, const CUDA_MEMCPY3D &c, CUdevice device,
                        copy_request *out) {
-  if (c.srcMemoryType == CU_MEMORYTYPE_ARRAY || c.dstMemoryType == CU_MEMORYTYPE_ARRAY)
-    return CUDA_ERROR_NOT_SUPPORTED;
   out->what = what;
   out->width = c.WidthInBytes;
   out->rows = c.Height;
   out->slices = c.Depth;
-  const box_side from{c.srcMemoryType, c.srcHost, c.srcDevice, c.srcXInBytes,
-                      c.srcY,          c.srcZ,    c.srcPitch,  c.srcHeight};
-  const box_side to{c.dstMemoryType, c.dstHost, c.dstDevice, c.dstXInBytes,
-                    c.dstY,          c.dstZ,    c.dstPitch,  c.dstHeight};
-  return describe_box(from, c, device, &out->from) && describe_box(to, c, device, &out->to)
-             ? CUDA_SUCCESS
-             : CUDA_ERROR_INVALID_VALUE;
+  const box_side from{c.srcMemoryType, c.srcHost, c.srcDevice, c.srcArray, c.srcXInBytes,
+                      c.srcY,          c.srcZ,    c.srcLOD,    c.srcPitch, c.srcHeight};
+  const box_side to{c.dstMemoryType, c.dstHost, c.dstDevice, c.dstArray, c.dstXInBytes,
+                    c.dstY,          c.dstZ,    c.dstLOD,    c.dstPitch, c.dstHeight};
+  if (!describe_box(from, c, device, &out->from) || !describe_box(to, c, device, &out->to))
+    return CUDA_ERROR_INVALID_VALUE;
+  return check_elements(out->to, out->from);
 }
 
 }  // namespace hostcuda

@@ -70,6 +70,21 @@ CUresult remove(CUdeviceptr at, bool registered, CUresult absent) {
   return CUDA_SUCCESS;
 }
 
+// Frees or unregisters a range. The address tells the context, so none needs to be current
+// (docs/hostcuda.md). `absent` is the error if there is no such range.
+CUresult give_back(CUdeviceptr at, bool registered, CUresult absent) {
+  if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  CUdevice device = 0;
+  {
+    std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
+    const auto it = the_memory().host.find(at);
+    if (it == the_memory().host.end() || it->second.ctx == nullptr) return absent;
+    device = it->second.ctx->device;
+  }
+  wait_for_device(device);  // as cuMemFree: queued copies may still access it
+  return remove(at, registered, absent);
+}
+
 CUresult register_range(void *p, std::size_t bytes, unsigned flags) {
   if (p == nullptr || bytes == 0 || (flags & ~kRegisterFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -113,30 +128,17 @@ HOSTCUDA_ENTRY(cuMemAllocHost_v2, 3020, needs_context, bytes, (void **out, size_
 HOSTCUDA_ENTRY(cuMemHostAlloc, 2020, needs_context, bytes,
                (void **out, size_t bytes, unsigned flags), { return allocate(out, bytes, flags); })
 
-// The address tells the context, so none needs to be current. docs/hostcuda.md
 HOSTCUDA_ENTRY(cuMemFreeHost, 2000, ignores_sticky, 0, (void *p), {
-  if (p == nullptr) return CUDA_SUCCESS;
-  if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  CUdevice device = 0;
-  {
-    std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
-    const auto it = the_memory().host.find(address_of(p));
-    if (it == the_memory().host.end() || it->second.ctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    device = it->second.ctx->device;
-  }
-  wait_for_device(device);  // as cuMemFree: queued copies may still access it
-  return remove(address_of(p), false, CUDA_ERROR_INVALID_VALUE);
+  return p == nullptr ? CUDA_SUCCESS : give_back(address_of(p), false, CUDA_ERROR_INVALID_VALUE);
 })
 
 HOSTCUDA_ENTRY_AND_V2(cuMemHostRegister, 4000, 6050, needs_context, bytes,
                       (void *p, size_t bytes, unsigned flags), (p, bytes, flags),
                       { return register_range(p, bytes, flags); })
 
-HOSTCUDA_ENTRY(cuMemHostUnregister, 4000, needs_context | ignores_sticky, 0, (void *p), {
+HOSTCUDA_ENTRY(cuMemHostUnregister, 4000, ignores_sticky, 0, (void *p), {
   if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  wait_for_device(current_context()->device);
-  return remove(address_of(p), true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+  return give_back(address_of(p), true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 })
 
 HOSTCUDA_ENTRY(cuMemHostGetDevicePointer_v2, 3020, needs_context, 0,

@@ -1,21 +1,31 @@
-// Release functions of each kind of memory, called by memory_reset.cpp when a context is destroyed
-// or the machine is reset.
+// Blocks of device memory, and the release functions of each kind of memory, which memory_reset.cpp
+// calls when a context is destroyed or the machine is reset.
 #pragma once
 
 #include <cuda.h>
+
+#include <cstddef>
 
 #include "hostcuda/src/context.h"
 
 namespace hostcuda {
 
+// Allocates device memory in the current context, as cuMemAlloc does or for a CUDA array.
+// Requires: a current context; `bytes` is not 0.
+// Errors:   OUT_OF_MEMORY.
+CUresult add_block(std::size_t bytes, bool of_array, CUdeviceptr *out);
+
 // Removes the block that starts at `at`. Requires: the caller has waited for the device.
 // Errors: INVALID_VALUE.
 CUresult remove_block(CUdeviceptr at);
 
+// Forgets the arrays of a context. Their bytes are blocks.
+void forget_arrays(const context *ctx);
 void release_block_memory(context *ctx);
 void release_host_memory(context *ctx);
 
 // Requires: no other thread is inside the driver.
+void reset_arrays();
 void reset_blocks();
 void reset_ipc();
 void reset_pools();

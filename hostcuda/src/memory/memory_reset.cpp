@@ -11,6 +11,7 @@
 namespace hostcuda {
 
 void release_context_memory(context *ctx) {
+  forget_arrays(ctx);
   release_block_memory(ctx);
   release_host_memory(ctx);
 }
@@ -34,6 +35,7 @@ void reset_memory() {
   reset_pools();
   reset_graph_memory();
   reset_ipc();
+  reset_arrays();
   reset_blocks();
   reset_host_memory();
   reset_pages();

@@ -99,6 +99,7 @@ struct block {
   bool freeing = false;   // a cuMemFreeAsync is queued
   bool exported = false;  // another process may open it by legacy IPC (ipc.h)
   bool imported = false;  // opened by legacy IPC: only cuIpcCloseMemHandle removes it
+  bool array = false;     // the bytes of a CUDA array (array.h): only the array's end removes it
   graph_block graph = graph_block::no;
 };
 

@@ -220,6 +220,18 @@ TEST_F(streams, pinned_memory_is_known_as_host_memory) {
   EXPECT_TRUE(all_are(host.bytes(), 64 * kib, 0x21));
 }
 
+// The thread that frees is often another one than the thread that allocates.
+TEST_F(streams, memory_is_freed_without_a_current_context) {
+  CUdeviceptr block = 0;
+  void *host = nullptr;
+  MUST(cu().MemAlloc(&block, mib));
+  MUST(cu().MemHostAlloc(&host, mib, 0));
+  std::thread([&] {
+    EXPECT_EQ(cu().MemFree(block), CUDA_SUCCESS);
+    EXPECT_EQ(cu().MemFreeHost(host), CUDA_SUCCESS);
+  }).join();
+}
+
 TEST_F(streams, allocate_and_free_in_their_own_order) {
   SKIP_WITHOUT(MemAllocAsync);
   if (attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) == 0)

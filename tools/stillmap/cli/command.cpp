@@ -21,9 +21,9 @@ bool is_literal(const std::string &word) {
 
 // Values in upper case that are not paths.
 bool is_other_value(const std::string &word) {
-  static const std::vector<std::string> others{"N",     "SIZE",    "SECONDS", "TAG",
-                                               "NAME",  "TEXT",    "OPS",     "COMMAND",
-                                               "SPEED", "ADDRESS", "HEX",     "MS"};
+  static const std::vector<std::string> others{"N",    "SIZE", "SECONDS", "TAG",   "NAME",
+                                               "TEXT", "OPS",  "COMMAND", "SPEED", "ADDRESS",
+                                               "HEX",  "MS",   "VAR"};
   return std::find(others.begin(), others.end(), word) != others.end();
 }
 

@@ -93,6 +93,8 @@ class command {
   std::deque<option> options, positionals;
   std::deque<command> commands;
   std::function<outcome<exit_status>()> run;  // empty: a group
+  // The first argument ends the options: it is a program, and what follows are its own arguments.
+  bool ends_with_program = false;
 
  private:
   // An option, or an argument if it has no names.

@@ -13,6 +13,7 @@ command make_commands() {
   add_doctor_command(root);
   add_demo_commands(root);
   add_map_command(root);
+  add_dryrun_command(root);
   add_help_commands(root);
   return root;
 }

@@ -15,6 +15,7 @@ void add_trace_commands(command &root);
 void add_demo_commands(command &root);
 void add_map_command(command &root);
 void add_doctor_command(command &root);
+void add_dryrun_command(command &root);
 void add_help_commands(command &root);  // man and completion
 
 // Options that several groups have.

@@ -1,5 +1,5 @@
 // Command lines: options anywhere, "--name value" and "--name=value", "-o value" and "-ovalue",
-// "--" ends options.
+// "--" ends options, and so does the first word of a program.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -92,6 +92,7 @@ class parser {
     }
     const option &p = into_.what->positionals[next_positional_];
     if (!p.is_repeated) ++next_positional_;
+    if (into_.what->ends_with_program) options_over_ = true;
     return store(p, p.value, word);
   }
 
