@@ -18,7 +18,7 @@ def frames(name, line):
             {"filename": name, "line": line, "name": "step"}]
 
 
-TRAIN, MODEL = frames("/home/me/work/code/train.py", 7), frames("/x/site-packages/models/unet.py", 3)
+TRAIN, MODEL = frames("/src/lab/code/train.py", 7), frames("/x/site-packages/models/unet.py", 3)
 
 
 def event(action, address, size, lines=None, stream=0):
@@ -41,7 +41,7 @@ def segment(address, size, blocks=(), expandable=False, stream=0):
 
 class Places(unittest.TestCase):
     def test_the_innermost_line_outside_pytorch(self):
-        self.assertEqual(history.place(TRAIN, {}), "work/code/train.py:7 step")
+        self.assertEqual(history.place(TRAIN, {}), "lab/code/train.py:7 step")
         self.assertEqual(history.place(MODEL, {}), "models/unet.py:3 step")
         self.assertEqual(history.place(frames(os.path.abspath("code/here.py"), 2), {}), "code/here.py:2 step")
         self.assertEqual(history.place([], {}), history.NO_PLACE)
@@ -91,7 +91,7 @@ class Histories(unittest.TestCase):
         peak = found["moments"][0]
         self.assertEqual((peak["live"], peak["held"], peak["event"]), (3 * MIB + 512 * 1024, 6 * MIB, 6))
         self.assertEqual(peak["segments"], [[0, 2 * MIB, [[MIB, 512 * 1024, 1]]], [0, 4 * MIB, [[0, 3 * MIB, 0]]]])
-        self.assertEqual(peak["places"], [["work/code/train.py:7 step", 3 * MIB, 1],
+        self.assertEqual(peak["places"], [["lab/code/train.py:7 step", 3 * MIB, 1],
                                           ["models/unet.py:3 step", 512 * 1024, 1]])
         self.assertEqual(found["curve"][-1], [8, 512 * 1024, 512 * 1024, 6 * MIB])
 
