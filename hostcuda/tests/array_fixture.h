@@ -47,12 +47,6 @@ class array_test : public machine_test {
     return value;
   }
 
-  static std::size_t free_bytes() {
-    std::size_t unused = 0, total = 0;
-    EXPECT_EQ(cuMemGetInfo(&unused, &total), CUDA_SUCCESS);
-    return unused;
-  }
-
   static bytes_t counting(std::size_t n, unsigned seed = 1) {
     bytes_t v(n);
     for (std::size_t i = 0; i < n; ++i)
@@ -60,29 +54,30 @@ class array_test : public machine_test {
     return v;
   }
 
-  // A copy between host memory and a box of an array, in either direction.
-  static CUDA_MEMCPY3D to_array(CUarray to, const void *from, std::size_t width, std::size_t rows,
-                                std::size_t slices) {
+  static CUDA_MEMCPY3D box(std::size_t width, std::size_t rows, std::size_t slices) {
     CUDA_MEMCPY3D c{};
-    c.srcMemoryType = CU_MEMORYTYPE_HOST;
-    c.srcHost = from;
-    c.dstMemoryType = CU_MEMORYTYPE_ARRAY;
-    c.dstArray = to;
     c.WidthInBytes = width;
     c.Height = rows;
     c.Depth = slices;
     return c;
   }
+  // A copy between host memory and a box of an array, in either direction.
+  static CUDA_MEMCPY3D to_array(CUarray to, const void *from, std::size_t width, std::size_t rows,
+                                std::size_t slices) {
+    CUDA_MEMCPY3D c = box(width, rows, slices);
+    c.srcMemoryType = CU_MEMORYTYPE_HOST;
+    c.srcHost = from;
+    c.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+    c.dstArray = to;
+    return c;
+  }
   static CUDA_MEMCPY3D from_array(void *to, CUarray from, std::size_t width, std::size_t rows,
                                   std::size_t slices) {
-    CUDA_MEMCPY3D c{};
+    CUDA_MEMCPY3D c = box(width, rows, slices);
     c.srcMemoryType = CU_MEMORYTYPE_ARRAY;
     c.srcArray = from;
     c.dstMemoryType = CU_MEMORYTYPE_HOST;
     c.dstHost = to;
-    c.WidthInBytes = width;
-    c.Height = rows;
-    c.Depth = slices;
     return c;
   }
   static bytes_t contents(CUarray a, std::size_t width, std::size_t rows, std::size_t slices) {

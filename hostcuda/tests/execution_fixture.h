@@ -59,6 +59,13 @@ class machine_test : public ::testing::Test {
     return e;
   }
 
+  static std::size_t free_bytes() {
+    std::size_t free_now = 0;
+    std::size_t total = 0;
+    EXPECT_EQ(cuMemGetInfo(&free_now, &total), CUDA_SUCCESS);
+    return free_now;
+  }
+
   // Creates and maps device memory, readable and writable, in multiples of 2 MiB.
   static CUdeviceptr reserve(std::size_t bytes) {
     CUdeviceptr at = 0;

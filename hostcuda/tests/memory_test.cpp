@@ -12,13 +12,6 @@ namespace {
 
 class memory : public machine_test {
  protected:
-  static std::size_t free_bytes() {
-    std::size_t free_now = 0;
-    std::size_t total = 0;
-    EXPECT_EQ(cuMemGetInfo(&free_now, &total), CUDA_SUCCESS);
-    return free_now;
-  }
-
   static std::vector<unsigned char> counting(std::size_t n) {
     std::vector<unsigned char> v(n);
     for (std::size_t i = 0; i < n; ++i) v[i] = static_cast<unsigned char>(i * 31 + i / 251);
