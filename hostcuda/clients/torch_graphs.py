@@ -3,31 +3,17 @@ replay every byte is compared. The graphs consist of copies, which hostcuda perf
 
     torch_graphs.py native|stillmap [libstillmap_torch.so]
 """
-import ctypes
+import pathlib
 import random
 import sys
 
 import torch
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools/gpu/torch_check"))
+import allocators
+
 STEPS = 120
 UNIT = 100_000  # bytes
-
-
-HOOKS = {
-    "set_record_stream_fn": "stillmap_record_stream",
-    "set_reset_fn": "stillmap_empty_cache",
-    "set_begin_allocate_to_pool": "stillmap_begin_allocate_to_pool",
-    "set_end_allocate_to_pool_fn": "stillmap_end_allocate_to_pool",
-    "set_release_pool": "stillmap_release_pool",
-}
-
-
-def use_stillmap(path):
-    heap = torch.cuda.memory.CUDAPluggableAllocator(path, "stillmap_malloc", "stillmap_free")
-    torch.cuda.memory.change_current_allocator(heap)
-    library = ctypes.CDLL(path)
-    for hook, function in HOOKS.items():
-        getattr(heap.allocator(), hook)(ctypes.cast(getattr(library, function), ctypes.c_void_p).value)
 
 
 class Graphs:
@@ -104,7 +90,7 @@ class Graphs:
 
 def main():
     if sys.argv[1] == "stillmap":
-        use_stillmap(sys.argv[2])
+        allocators.connect(torch, sys.argv[2])
     Graphs().run()
 
 
