@@ -165,9 +165,8 @@ class arena {
 
   // Merges all cached blocks and empty slabs into free memory.
   void flush();
-  // Packed, blocks go where they break fewest whole pages instead of to remembered placements, or, in
-  // chunks, to the smallest extent that fits. An arena begins so; one whose pages can move has
-  // placements once its requests recur.
+  // Packed, blocks go to the smallest extent that fits instead of to remembered placements. An arena
+  // begins so; one whose pages can move has placements once its requests recur.
   void pack();
   void unpack() { packed_ = false; }
   bool packed() const { return packed_; }

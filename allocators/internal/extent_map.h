@@ -67,9 +67,8 @@ class extent_map {
   // Appends the unmapping extents to `out`, and returns the number of pages. May run out.
   std::size_t take_pages(std::size_t pages, std::vector<extent *> &out);
   // Pages that lie in one free extent become unmapping. Needs two splits: see expect_recalls.
-  // `first`: the extent, if the caller knows it.
-  extent *set_aside(virtual_range free, extent *first = nullptr);
-  void put_back(extent *unmapping);  // it is free again
+  extent *set_aside(virtual_range free, extent *hint = nullptr);  // the hint: see at()
+  void put_back(extent *unmapping);                               // it is free again
   void unmapped(extent *unmapping);  // its mapping is undone: it is uncommitted
 
   // The pages of `unmapping` stay mapped there, and are mapped and used at `to`, in `there`, as well:
@@ -107,10 +106,9 @@ class extent_map {
   void drop_aliases(std::vector<extent *> &out);
   std::size_t aliased_bytes() const { return aliased_; }
 
-  extent *at(std::uint64_t address) const { return pages_.at(address); }
-  // `hint`: an extent that was there, or nullptr. Usually it still is, or its neighbour is since it
-  // was split. One that was recycled is empty.
-  extent *at(std::uint64_t address, extent *hint) const {
+  // The extent at an address. `hint`: one that was there. Usually it still is, or its neighbour is
+  // since it was split. One that was recycled is empty.
+  extent *at(std::uint64_t address, extent *hint = nullptr) const {
     if (hint == nullptr) return pages_.at(address);
     if (hint->contains(address)) return hint;
     extent *const next = hint->next;

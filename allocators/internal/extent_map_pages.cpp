@@ -57,8 +57,8 @@ std::size_t extent_map::take_pages(std::size_t pages, std::vector<extent *> &out
   return got;
 }
 
-extent *extent_map::set_aside(virtual_range free, extent *first) {
-  extent *s = at(free.begin.value(), first);
+extent *extent_map::set_aside(virtual_range free, extent *hint) {
+  extent *s = at(free.begin.value(), hint);
   const std::uint64_t begin = free.begin.value(), end = free.end().value();
   remove_from_index(s);
   if (end < s->end()) add_to_index(split(s, end));
