@@ -9,6 +9,7 @@ set(stillmap_BUILD_vmm cuda_headers)
 set(stillmap_BUILD_allocators cuda_headers)  # for NVTX, where the toolkit has it
 set(stillmap_PRIVATE_replay fmt zstd)
 set(stillmap_BUILD_replay cuda_headers)
+set(stillmap_PRIVATE_suspend xxhash)
 set(stillmap_PRIVATE_image crypto lz4 uring xxhash zstd)
 set(stillmap_BUILD_image flatbuffers)
 set(stillmap_PRIVATE_migration ssl crypto)

@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <unistd.h>
+#include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -28,6 +30,15 @@ owned_fd open_unnamed(const std::string &directory, int flags) {
   return named;
 }
 
+// Calls use(offset, checksum) for each block of a range, until one returns false.
+template <class Use>
+void each_block(const std::byte *from, std::size_t bytes, std::size_t offset, Use use) {
+  for (std::size_t done = 0; done < bytes; done += scratch_file::block_bytes) {
+    const std::size_t n = std::min(bytes - done, scratch_file::block_bytes);
+    if (!use(offset + done, XXH3_64bits(from + done, n))) return;
+  }
+}
+
 }  // namespace
 
 result<scratch_file> scratch_file::create(const std::string &directory, std::size_t bytes) {
@@ -47,10 +58,14 @@ result<scratch_file> scratch_file::create(const std::string &directory, std::siz
       errno != EOPNOTSUPP) {
     return about_directory("disk space cannot be allocated");
   }
-  return scratch_file(std::move(fd), direct);
+  return scratch_file(std::move(fd), direct, (bytes + block_bytes - 1) / block_bytes);
 }
 
-status scratch_file::write(const std::byte *from, std::size_t bytes, std::size_t offset) const {
+status scratch_file::write(const std::byte *from, std::size_t bytes, std::size_t offset) {
+  each_block(from, bytes, offset, [&](std::size_t at, std::uint64_t checksum) {
+    checksums_[at / block_bytes] = checksum;
+    return true;
+  });
   while (bytes != 0) {
     const ssize_t n = ::pwrite(fd_.get(), from, bytes, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
@@ -65,6 +80,8 @@ status scratch_file::write(const std::byte *from, std::size_t bytes, std::size_t
 }
 
 status scratch_file::read(std::byte *to, std::size_t bytes, std::size_t offset) const {
+  const std::byte *const contents = to;
+  const std::size_t begin = offset, size = bytes;
   while (bytes != 0) {
     const ssize_t n = ::pread(fd_.get(), to, bytes, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
@@ -77,7 +94,15 @@ status scratch_file::read(std::byte *to, std::size_t bytes, std::size_t offset) 
     bytes -= static_cast<std::size_t>(n);
     offset += static_cast<std::size_t>(n);
   }
-  return {};
+  status outcome;
+  each_block(contents, size, begin, [&](std::size_t at, std::uint64_t checksum) {
+    if (checksums_[at / block_bytes] == checksum) return true;
+    outcome =
+        make_error(errc::corrupt, scratch_file_op, "the disk did not return what was written to it",
+                   at, 0, error_unit::bytes);
+    return false;
+  });
+  return outcome;
 }
 
 }  // namespace stillmap::checkpoint
