@@ -6,7 +6,7 @@ STILLMAP_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # What Debian 12 calls the things we need: the build, then the third-party code.
 STILLMAP_PACKAGES=(
-  g++ python3
+  g++ python3 python3-dev
   bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
   googletest libbenchmark-dev libcli11-dev libexpected-dev libfmt-dev libxxhash-dev libzstd-dev
   flatbuffers-compiler libflatbuffers-dev liblz4-dev libssl-dev liburing-dev
@@ -94,6 +94,29 @@ ensure_cuda_headers() {
   ln -sfn "$include" "$STILLMAP_ROOT/.cache/cuda/include"
 }
 
+# nanobind, of which the Python module is made, from PyPI: the same version as in pyproject.toml. A
+# machine that cannot fetch it builds and tests all else.
+ensure_nanobind() {
+  local wheel=nanobind==3.1.0 hash=sha256:96984dbe8154ffb86e653b1b60aaeed6985c710c5e75ad0279eb87943c66292d
+  local log="$STILLMAP_ROOT/.cache/pip.log" python=python3 found
+  found=$(echo "$STILLMAP_ROOT"/.venv/lib/python3*/site-packages/nanobind)
+  if [[ ! -e $found/src/nb_combined.cpp || ! -e $(echo "$STILLMAP_ROOT"/.venv/lib/python3*/site-packages/nanobind-3.1.0.dist-info) ]]; then
+    [[ -x /usr/bin/python3 ]] && python=/usr/bin/python3
+    if command -v dpkg-query >/dev/null; then ensure_packages python3-venv ca-certificates; fi
+    say "fetching $wheel from PyPI into .venv, for the Python module"
+    mkdir -p "$STILLMAP_ROOT/.cache"
+    if ! { { [[ -x $STILLMAP_ROOT/.venv/bin/pip ]] || "$python" -m venv "$STILLMAP_ROOT/.venv"; } &&
+      "$STILLMAP_ROOT/.venv/bin/pip" install --no-deps --disable-pip-version-check --require-hashes \
+        -r <(echo "$wheel --hash=$hash"); } >"$log" 2>&1; then
+      tail -3 "$log" >&2
+      say "no nanobind: the Python module is neither built nor tested"
+      return 0
+    fi
+    found=$(echo "$STILLMAP_ROOT"/.venv/lib/python3*/site-packages/nanobind)
+  fi
+  ln -sfn "$found" "$STILLMAP_ROOT/.cache/nanobind"
+}
+
 find_bazel() { type -P bazel || type -P bazelisk; }
 
 # Everything that building and testing needs. A machine with a Bazel of its own keeps it.
@@ -104,6 +127,7 @@ ensure_machine() {
   fi
   ensure_packages "${packages[@]}"
   ensure_cuda_headers
+  ensure_nanobind
 }
 
 # What .ci/run needs beside: the other build, and the checkers.

@@ -12,6 +12,7 @@
 
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/allocators/internal/fork_watch.h"
+#include "stillmap/allocators/torch/internal/last_error.h"
 #include "stillmap/allocators/torch/internal/torch_pools.h"
 #include "stillmap/allocators/torch/internal/torch_settings.h"
 #include "stillmap/vmm/internal/host_memory.h"
@@ -50,22 +51,11 @@ heaps &all_heaps() {
   return *known;
 }
 
-// Not a std::string, which would be destroyed before the last static destructor frees a block.
-thread_local constinit std::array<char, 512> last_error{};
-
-void remember(const error &e) noexcept {
-  try {
-    std::snprintf(last_error.data(), last_error.size(), "%s", e.message().c_str());
-  } catch (const std::bad_alloc &) {
-    std::snprintf(last_error.data(), last_error.size(), "%s: %s", e.operation, e.reason);
-  }
-}
-
 void complain(const error &e) {
-  remember(e);
+  remember_error(e);
   static constinit std::atomic<int> said{0};
   if (said.fetch_add(1, std::memory_order_relaxed) < most_complaints) {
-    std::fprintf(stderr, "stillmap: %s\n", last_error.data());
+    std::fprintf(stderr, "stillmap: %s\n", last_error_text());
   }
 }
 
@@ -120,14 +110,14 @@ result<void *> allocate(ssize_t size, int ordinal, stream_handle stream) {
 }
 
 [[noreturn]] void raise(const error &e) {
-  remember(e);
+  remember_error(e);
   throw std::runtime_error("Stillmap: " + e.message());
 }
 
 // An out-of-memory message begins with PyTorch's own words, which programs look for, where it is the
 // device's memory.
 [[noreturn]] void raise(const error &e, ssize_t size, int ordinal) {
-  remember(e);
+  remember_error(e);
   const bool of_device = e.is(errc::out_of_memory) && e.code != std::errc::not_enough_memory;
   std::string text = of_device ? "CUDA out of memory. " : "";
   text += "Stillmap could not allocate " + std::to_string(size) + " bytes on device " +
@@ -182,7 +172,7 @@ void *stillmap_malloc(ssize_t size, int device, CUstream_st *stream) {
 void *stillmap_try_malloc(ssize_t size, int device, CUstream_st *stream) {
   const auto block = allocate(size, device, stream);
   if (block) return *block;
-  remember(block.error());
+  remember_error(block.error());
   return nullptr;
 }
 
@@ -287,5 +277,5 @@ size_t stillmap_stats(int device, char *json, size_t room) {
 }
 
 const char *stillmap_last_error() {
-  return last_error.data();
+  return last_error_text();
 }

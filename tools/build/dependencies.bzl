@@ -305,6 +305,69 @@ _mpi = repository_rule(
     doc = "The system's Open MPI (on Debian: libopenmpi-dev), or nothing.",
 )
 
+_PYTHON_BUILD = """
+load("@rules_cc//cc:defs.bzl", "cc_library")
+
+cc_library(
+    name = "headers",
+    hdrs = glob(["include/**/*.h"]),
+    includes = ["include"],
+    visibility = ["//visibility:public"],
+)
+"""
+
+def _python_impl(ctx):
+    # The Python whose headers are there: STILLMAP_PYTHON, the system's, or the first in the path.
+    # Without one, what is written for Python has no targets.
+    given = ctx.os.environ.get("STILLMAP_PYTHON", "")
+    candidates = [given] if given else ["/usr/bin/python3", str(ctx.which("python3") or "")]
+    show = "import sysconfig, sys; print(sys.executable, sysconfig.get_paths()['include'])"
+    for candidate in candidates:
+        if not candidate or not ctx.path(candidate).exists:
+            continue
+        answer = ctx.execute([candidate, "-c", show])
+        words = answer.stdout.strip().split(" ")
+        if answer.return_code or len(words) != 2 or not ctx.path(words[1] + "/Python.h").exists:
+            continue
+        ctx.symlink(words[1], "include")
+        ctx.file("BUILD", _PYTHON_BUILD)
+        ctx.file("have.bzl", "HAVE_PYTHON = True\nPYTHON = \"%s\"\n" % words[0])
+        return
+    ctx.file("BUILD", "")
+    ctx.file("have.bzl", "HAVE_PYTHON = False\nPYTHON = \"\"\n")
+
+_python = repository_rule(
+    implementation = _python_impl,
+    environ = ["STILLMAP_PYTHON", "PATH"],
+    configure = True,
+    local = True,
+    doc = "Python.h and the interpreter that it belongs to (on Debian: python3-dev), or nothing.",
+)
+
+def _nanobind_impl(ctx):
+    # From PyPI, where tools/setup.sh has put it. Without it the module for Python has no target.
+    root = ctx.path(ctx.attr.workspace_file).dirname
+    found = root.get_child(".cache").get_child("nanobind")
+    have = found.get_child("src").exists
+    if have:
+        for folder in ["include", "src", "ext"]:
+            ctx.symlink(found.get_child(folder), folder)
+        ctx.symlink(ctx.attr.build_file, "BUILD")
+    else:
+        ctx.file("BUILD", "")
+    ctx.file("have.bzl", "HAVE_NANOBIND = %s\n" % have)
+
+_nanobind = repository_rule(
+    implementation = _nanobind_impl,
+    attrs = {
+        "workspace_file": attr.label(mandatory = True, allow_single_file = True),
+        "build_file": attr.label(mandatory = True, allow_single_file = True),
+    },
+    configure = True,
+    local = True,
+    doc = "nanobind from PyPI, or nothing.",
+)
+
 def declare_dependencies(existing = {}):
     """Declares every repository that Stillmap's BUILD files name, save @rules_cc."""
     for name in _DEPENDENCIES:
@@ -318,6 +381,14 @@ def declare_dependencies(existing = {}):
         _cuda_headers(name = "cuda", workspace_file = Label("//:WORKSPACE"))
     if "mpi" not in existing:
         _mpi(name = "mpi")
+    if "python" not in existing:
+        _python(name = "python")
+    if "nanobind" not in existing:
+        _nanobind(
+            name = "nanobind",
+            workspace_file = Label("//:WORKSPACE"),
+            build_file = Label("//tools/build/third_party:nanobind.BUILD"),
+        )
 
 def stillmap_dependencies():
     """For a WORKSPACE. What it has already declared under one of these names is left alone."""

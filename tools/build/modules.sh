@@ -2,5 +2,5 @@
 # and what stands beside them. Sourced; sets STILLMAP_FOLDERS.
 mapfile -t STILLMAP_FOLDERS < <(
   sed -n 's,^    "\([a-z]*\)[a-z_/]*": \[.*,\1,p' "$(dirname "${BASH_SOURCE[0]}")/modules.bzl" | sort -u
-  printf '%s\n' hostcuda tools tests bench examples
+  printf '%s\n' hostcuda tools tests bench examples python
 )

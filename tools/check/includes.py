@@ -2,11 +2,11 @@
 """Checks the includes of all C++ sources: which module may use which, and that no files form a circle.
 
 The libraries and what each may use are read from tools/build/modules.bzl. Above them stand tools,
-bench, examples and tests; hostcuda stands alone. The rules:
+bench, examples, python and tests; hostcuda stands alone. The rules:
 
   arrow      a file includes only its own module and those that its module may use
   internal   a header of an internal folder is included by its own top-level module only (and by
-             tests, benchmarks and the command), and never by a header that is installed
+             tests, benchmarks, the command and the Python module), and never by a header that is installed
   driver     <cuda.h> is included by vmm/driver, hostcuda, tests and benchmarks only
   spelling   a library's header is included as "stillmap/<path>", and exists
   first      a source includes the header of its own name first, which proves that the header compiles
@@ -24,7 +24,7 @@ import sys
 import tempfile
 
 MODULES_FILE = "tools/build/modules.bzl"
-PROGRAMS = ("tools", "tests", "bench", "examples")
+PROGRAMS = ("tools", "tests", "bench", "examples", "python")
 SUFFIXES = (".h", ".cpp", ".cc", ".cu", ".cuh")
 
 # Modules that only the named parts may use: no other user of Stillmap needs an MPI.
@@ -165,7 +165,7 @@ def check_includes(tree, path):
         if library and tree.is_internal(target):
             if tree.is_installed(path):
                 yield where + "an installed header must not include an internal one (%s)" % include
-            elif (top not in (target.split("/")[0], "tests", "bench", "tools") and
+            elif (top not in (target.split("/")[0], "tests", "bench", "tools", "python") and
                   not (target in SHARED_INTERNAL and module in tree.modules)):
                 yield where + "%s is internal to %s" % (include, target.split("/")[0])
 
@@ -294,6 +294,8 @@ CASES = (
     ({"checkpoint/suspend/b.cpp": '#include "stillmap/checkpoint/common/internal/c.h"'}, None),
     ({"tools/stillmap/b.cpp": '#include "stillmap/vmm/internal/try.h"'}, None),
     ({"examples/b.cpp": '#include "stillmap/vmm/internal/try.h"'}, "is internal to vmm"),
+    ({"python/src/b.cpp": '#include "stillmap/vmm/internal/try.h"'}, None),
+    ({"python/src/b.cpp": '#include "tools/stillmap/t.h"'}, "python must not include tools"),
     ({"tests/vmm/b_test.cpp": '#include "stillmap/vmm/internal/state.h"'}, None),
     # Circles: of two, of three over sources, and across folders. A source with its header is none.
     ({"vmm/a.h": '#include "stillmap/vmm/b.h"', "vmm/b.h": '#include "stillmap/vmm/a.h"'}, "circle of 2"),

@@ -1,0 +1,13 @@
+// The reason of a thread's last failed call, for C callers that get NULL. Internal.
+#pragma once
+
+#include "stillmap/vmm/error.h"
+
+namespace stillmap::torch_plugin {
+
+// Keeps the error's message for last_error_text().
+void remember_error(const error &e) noexcept;
+// "" if none was remembered on this thread. Valid until the next one is.
+const char *last_error_text() noexcept;
+
+}  // namespace stillmap::torch_plugin

@@ -1,0 +1,63 @@
+// caching_allocator as the class CachingAllocator.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "python/src/gil.h"
+#include "stillmap/allocators/caching_allocator.h"
+
+namespace stillmap::python {
+
+// What plug-in points of C code hold: a C caller may be late, after the allocator's end. Never freed.
+struct c_allocator {
+  std::atomic<std::shared_ptr<caching_allocator>> heap;
+  int device = 0;
+};
+
+// Calls Python when memory runs out. Outlives neither the interpreter nor its wrapper: it is emptied
+// by the wrapper, with the GIL, while the allocator may still hold it.
+struct out_of_memory_callback {
+  nb::object function;
+  bool operator()(std::size_t bytes);
+};
+
+// Threads: with the GIL. Calls work on a copy of the pointer, so that close() in another thread
+//          leaves them an allocator; the last of them releases the memory.
+class python_allocator {
+ public:
+  python_allocator(int ordinal, const std::string &tag, caching_allocator_options options,
+                   nb::object on_out_of_memory);
+  ~python_allocator() { close(); }
+  python_allocator(const python_allocator &) = delete;
+  python_allocator &operator=(const python_allocator &) = delete;
+
+  // Raises InvalidArgumentError after close().
+  std::shared_ptr<caching_allocator> use(const char *operation) const;
+  std::uint64_t allocate(std::size_t bytes, stream_ref s, allocate_options options);
+  void close();
+  bool closed() const { return !heap_; }
+  c_allocator *for_c();
+
+  int ordinal() const { return ordinal_; }
+  const std::string &tag() const { return tag_; }
+  const std::shared_ptr<out_of_memory_callback> &callback() const { return callback_; }
+
+ private:
+  std::shared_ptr<caching_allocator> heap_;
+  std::shared_ptr<out_of_memory_callback> callback_;
+  c_allocator *for_c_ = nullptr;
+  int ordinal_;
+  std::string tag_;
+};
+
+// The addresses of the functions that a c_allocator is passed to.
+std::uint64_t c_malloc_address();
+std::uint64_t c_free_address();
+
+void bind_allocator(nb::module_ &m);
+
+}  // namespace stillmap::python

@@ -1,0 +1,52 @@
+// The module stillmap._native: all of Stillmap that Python needs in one shared object, which also
+// exports the C functions of torch_allocator.h, so that PyTorch can load the same file.
+#include <dlfcn.h>
+#include <nanobind/nanobind.h>
+
+#include "python/src/allocator.h"
+#include "python/src/checkpoint.h"
+#include "python/src/devices.h"
+#include "python/src/errors.h"
+#include "python/src/memory_map.h"
+#include "python/src/streams.h"
+#include "stillmap/allocators/torch/torch_allocator.h"
+
+namespace stillmap::python {
+namespace {
+
+nb::object plugin_path() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void *>(&stillmap_malloc), &info) == 0) {
+    raise_invalid("stillmap.plugin_path", "the file of this module is not known");
+  }
+  PyObject *const path = PyUnicode_DecodeFSDefault(info.dli_fname);
+  if (path == nullptr) throw nb::python_error();
+  return nb::steal(path);
+}
+
+}  // namespace
+}  // namespace stillmap::python
+
+NB_MODULE(_native, m) {
+  using namespace stillmap::python;
+  // A program that ends with tensors in a C library's hands has leaked nothing that matters.
+  nb::set_leak_warnings(false);
+  m.def(
+      "_set_leak_warnings", [](bool on) { nb::set_leak_warnings(on); }, nb::arg("on"),
+      "For tests: report objects that are alive when the interpreter ends.");
+  bind_errors(m);
+  bind_streams(m);
+  bind_devices(m);
+  bind_memory_map(m);
+  bind_allocator(m);
+  bind_suspend(m);
+  bind_snapshot(m);
+  m.def("plugin_path", &plugin_path,
+        "The file of this module. It also exports the C functions of docs/pytorch.md, for\n"
+        "torch.cuda.memory.CUDAPluggableAllocator; there is one instance of Stillmap in the "
+        "process.");
+  m.def(
+      "last_error", [] { return stillmap_last_error(); },
+      "Why the last C function of this thread that returned NULL failed: c_malloc, "
+      "stillmap_try_malloc.");
+}

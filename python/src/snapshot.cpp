@@ -1,0 +1,209 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <map>
+
+#include "python/src/checkpoint.h"
+#include "python/src/devices.h"
+#include "python/src/errors.h"
+#include "python/src/progress.h"
+#include "stillmap/checkpoint/snapshot/snapshot.h"
+#include "stillmap/vmm/internal/try.h"
+
+namespace stillmap::python {
+namespace {
+
+using image::manifest;
+
+std::string path_of(nb::handle path) {
+  return nb::cast<std::string>(nb::steal(PyOS_FSPath(path.ptr())));
+}
+
+std::vector<std::string> tags_of(nb::handle tags) {
+  if (PyUnicode_Check(tags.ptr())) return {nb::cast<std::string>(tags)};
+  return nb::cast<std::vector<std::string>>(tags);
+}
+
+image::codec codec_of(nb::handle name) {
+  if (name.is_none()) return image::codec::none;
+  const auto text = nb::cast<std::string>(name);
+  if (text == "none") return image::codec::none;
+  if (text == "lz4") return image::codec::lz4;
+  if (text == "zstd") return image::codec::zstd;
+  raise(error{make_error_code(errc::invalid_argument), "stillmap.snapshot",
+              "the compression is none of none, lz4 and zstd"}
+            .about(text));
+}
+
+std::vector<manifest::note> notes_of(nb::handle given) {
+  std::vector<manifest::note> notes;
+  if (given.is_none()) return notes;
+  for (const auto &[name, contents] : nb::cast<nb::dict>(given)) {
+    const auto bytes = nb::cast<nb::bytes>(contents);
+    const auto *const from = reinterpret_cast<const std::byte *>(bytes.c_str());
+    notes.push_back({nb::cast<std::string>(name), {from, from + bytes.size()}});
+  }
+  return notes;
+}
+
+nb::dict dict_of(const image::written &w) {
+  nb::dict d;
+  d["file_bytes"] = w.file_bytes;
+  d["contents_bytes"] = w.contents_bytes;
+  d["stored_bytes"] = w.stored_bytes;
+  d["chunks"] = w.chunks;
+  d["zero_chunks"] = w.zero_chunks;
+  d["same_chunks"] = w.same_chunks;
+  d["parent_chunks"] = w.parent_chunks;
+  d["compressed_chunks"] = w.compressed_chunks;
+  d["direct_io"] = w.direct_io;
+  return d;
+}
+
+nb::dict write_snapshot(nb::handle path, nb::handle tags, int ordinal, nb::handle parent,
+                        nb::handle compression, nb::handle notes, nb::object on_progress,
+                        bool replace) {
+  const std::string file = path_of(path);
+  const std::vector<std::string> names = tags_of(tags);
+  const std::string parent_file = parent.is_none() ? std::string() : path_of(parent);
+  progress_call progress(std::move(on_progress));
+  snapshot::save_options options;
+  options.image.compress = codec_of(compression);
+  options.image.replace = replace;
+  options.image.cancel = progress.token();
+  options.notes = notes_of(notes);
+  if (progress.wanted()) {
+    options.image.on_progress = [&progress](const image::write_progress &p) {
+      if (p.phase == image::write_phase::contents) progress(p.bytes, p.total_bytes);
+    };
+  }
+  auto saved = interruptible(progress, [&]() -> result<image::written> {
+    STILLMAP_ASSIGN_OR_RETURN(const device d, open_device(ordinal));
+    if (!parent_file.empty()) {
+      STILLMAP_ASSIGN_OR_RETURN(options.image.parent, image::reader::open(parent_file));
+    }
+    return snapshot::save(d, names, file, options);
+  });
+  progress.rethrow();
+  return dict_of(value_of(std::move(saved)));
+}
+
+// Memory that restore() brought back.
+class restored_blocks {
+ public:
+  explicit restored_blocks(snapshot::restored r) : memory_(new snapshot::restored(std::move(r))) {}
+  ~restored_blocks() { close(); }
+  restored_blocks(const restored_blocks &) = delete;
+  restored_blocks &operator=(const restored_blocks &) = delete;
+
+  const snapshot::restored &get() const {
+    if (memory_ == nullptr) raise_invalid("Restored", "the memory was released by close()");
+    return *memory_;
+  }
+  bool closed() const { return memory_ == nullptr; }
+  void close() {
+    snapshot::restored *const last = std::exchange(memory_, nullptr);
+    if (last == nullptr || forked_after_use()) return;  // the parent's is left alone
+    const released_gil released;
+    delete last;
+  }
+
+ private:
+  snapshot::restored *memory_;
+};
+
+nb::list blocks_of(const restored_blocks &self) {
+  const snapshot::restored &r = self.get();
+  const auto &blocks = r.memory.layout().blocks;
+  nb::list list;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    nb::dict d;
+    d["tag"] = blocks[i].tag;
+    d["address"] = blocks[i].range.begin.value();
+    d["nbytes"] = blocks[i].range.bytes;
+    d["mapped_bytes"] = r.memory.layout().mapped_bytes(blocks[i].range);
+    d["original_address"] = i < r.original_ranges.size() ? r.original_ranges[i].begin.value()
+                                                         : blocks[i].range.begin.value();
+    list.append(d);
+  }
+  return list;
+}
+
+nb::dict notes_dict_of(const restored_blocks &self) {
+  nb::dict d;
+  for (const manifest::note &note : self.get().notes) {
+    d[nb::str(note.name.data(), note.name.size())] =
+        nb::bytes(note.bytes.data(), note.bytes.size());
+  }
+  return d;
+}
+
+nb::object restore_snapshot(nb::handle path, nb::handle tags, int ordinal, bool relocate,
+                            nb::object on_progress) {
+  const std::string file = path_of(path);
+  progress_call progress(std::move(on_progress));
+  snapshot::restore_options options;
+  if (!tags.is_none()) options.tags = tags_of(tags);
+  options.relocate = relocate;
+  options.cancel = progress.token();
+  if (progress.wanted()) {
+    options.on_progress = [&progress](const snapshot::restore_progress &p) {
+      progress(p.bytes, p.total_bytes);
+    };
+  }
+  auto restored = interruptible(progress, [&]() -> result<snapshot::restored> {
+    STILLMAP_ASSIGN_OR_RETURN(const device d, open_device(ordinal));
+    return snapshot::restore(d, file, options);
+  });
+  progress.rethrow();
+  return nb::cast(new restored_blocks(value_of(std::move(restored))),
+                  nb::rv_policy::take_ownership);
+}
+
+}  // namespace
+
+void bind_snapshot(nb::module_ &m) {
+  m.def(
+      "snapshot", &write_snapshot, nb::arg("path"), nb::arg("tags"), nb::kw_only(),
+      nb::arg("device") = 0, nb::arg("parent").none() = nb::none(),
+      nb::arg("compression").none() = nb::none(), nb::arg("notes").none() = nb::none(),
+      nb::arg("progress").none() = nb::none(), nb::arg("replace") = false,
+      "Writes an image of all memory with one of these tags, with checksums: the whole file or "
+      "none.\n"
+      "Waits for the device; until it returns, nothing may change the memory. parent: an earlier\n"
+      "image, of which unchanged chunks are not stored again. compression: 'lz4' or 'zstd'. "
+      "notes:\n"
+      "data of the application, returned by restore(). progress(done, total) in bytes, from any\n"
+      "thread; an exception in it, or Ctrl-C, cancels. replace: an image of this name.\n"
+      "Raises InvalidArgumentError (no such tag), BusyError, NotSupportedError, OSError.");
+  nb::class_<restored_blocks>(
+      m, "Restored", nb::is_final(), nb::is_weak_referenceable(),
+      "Memory that restore() brought back; it is released with this object.")
+      .def_prop_ro("blocks", &blocks_of, "tag, address, nbytes, mapped_bytes, original_address.")
+      .def_prop_ro("notes", &notes_dict_of, "The data that snapshot() was given.")
+      .def_prop_ro("closed", &restored_blocks::closed)
+      .def("close", &restored_blocks::close, "Waits for the device and releases the memory.")
+      .def("__enter__", [](nb::handle self) { return self; })
+      .def(
+          "__exit__", [](restored_blocks &self, const nb::args &) { self.close(); },
+          nb::arg("args").none())
+      .def("__repr__", [](const restored_blocks &self) {
+        if (self.closed()) return std::string("<stillmap.Restored, closed>");
+        return "<stillmap.Restored, " + std::to_string(self.get().memory.layout().blocks.size()) +
+               " blocks, " + std::to_string(self.get().memory.bytes()) + " bytes>";
+      });
+  m.def("restore", &restore_snapshot, nb::arg("path"), nb::kw_only(),
+        nb::arg("tags").none() = nb::none(), nb::arg("device") = 0, nb::arg("relocate") = false,
+        nb::arg("progress").none() = nb::none(),
+        "Brings the memory of an image back at its addresses, in this process or another. Every "
+        "byte\n"
+        "is checked. tags: only these. relocate: at other addresses where the old ones are taken;\n"
+        "pointers inside the memory are not adjusted. Failure: nothing changed.\n"
+        "Raises BusyError (an address is in use), InvalidArgumentError (no such tag), "
+        "OutOfMemoryError,\n"
+        "CorruptError, NotSupportedError, OSError.");
+}
+
+}  // namespace stillmap::python

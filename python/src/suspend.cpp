@@ -1,0 +1,137 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <map>
+#include <mutex>
+
+#include "python/src/checkpoint.h"
+#include "python/src/devices.h"
+#include "python/src/errors.h"
+#include "python/src/gil.h"
+#include "stillmap/checkpoint/suspend/suspender.h"
+#include "stillmap/vmm/internal/try.h"
+
+namespace stillmap::python {
+namespace {
+
+using checkpoint::backing_store;
+using checkpoint::suspended_tag;
+using checkpoint::suspender;
+
+// One for each device. Never destroyed: what is suspended must outlive Python's objects.
+struct suspenders {
+  std::mutex mutex;
+  std::map<int, std::unique_ptr<suspender>> all;
+};
+
+suspenders &all_suspenders() {
+  static suspenders *const made = new suspenders;
+  return *made;
+}
+
+result<suspender *> suspender_of(int ordinal) {
+  STILLMAP_ASSIGN_OR_RETURN(const device d, open_device(ordinal));
+  suspenders &s = all_suspenders();
+  const std::lock_guard lock(s.mutex);
+  std::unique_ptr<suspender> &place = s.all[ordinal];
+  if (!place) {
+    STILLMAP_ASSIGN_OR_RETURN(place, suspender::create(d));
+  }
+  return place.get();
+}
+
+const char *name_of_store(backing_store store) {
+  switch (store) {
+    case backing_store::pinned_host:
+      return "pinned_host";
+    case backing_store::file:
+      return "file";
+    case backing_store::discard:
+      return "discard";
+  }
+  return "";
+}
+
+backing_store store_of(const std::string &name) {
+  for (const auto store :
+       {backing_store::pinned_host, backing_store::file, backing_store::discard}) {
+    if (name == name_of_store(store)) return store;
+  }
+  raise(error{make_error_code(errc::invalid_argument), "stillmap.suspend",
+              "the store is none of pinned_host, file and discard"}
+            .about(name));
+}
+
+nb::dict dict_of(const suspended_tag &s) {
+  nb::dict d;
+  d["tag"] = s.tag;
+  d["store"] = name_of_store(s.store);
+  d["places"] = s.places;
+  d["nbytes"] = s.bytes;
+  d["released_bytes"] = s.released.bytes();
+  return d;
+}
+
+nb::dict suspend_tag(const std::string &tag, int device, const std::string &store,
+                     nb::handle directory) {
+  checkpoint::suspend_options options;
+  options.store = store_of(store);
+  if (!directory.is_none()) {
+    options.directory = nb::cast<std::string>(nb::steal(PyOS_FSPath(directory.ptr())));
+  }
+  return dict_of(value_of(without_gil([&]() -> result<suspended_tag> {
+    STILLMAP_ASSIGN_OR_RETURN(suspender * of, suspender_of(device));
+    return of->suspend(tag, options);
+  })));
+}
+
+}  // namespace
+
+void bind_suspend(nb::module_ &m) {
+  m.def(
+      "suspend", &suspend_tag, nb::arg("tag"), nb::kw_only(), nb::arg("device") = 0,
+      nb::arg("store") = "pinned_host", nb::arg("directory").none() = nb::none(),
+      "Saves the contents of all memory with this tag and gives its pages back to the device. The\n"
+      "addresses stay reserved. Waits for the device first. No other thread may use or change the\n"
+      "memory of the tag meanwhile. Failure: nothing changed.\n"
+      "store: 'pinned_host', 'file' (unnamed, in `directory`, $TMPDIR or /tmp), 'discard'.\n"
+      "Raises InvalidArgumentError (no such tag), BusyError (suspended already; a page is also "
+      "used\n"
+      "outside of the tag), NotSupportedError, OutOfMemoryError (host memory), OSError.");
+  m.def(
+      "resume",
+      [](const std::string &tag, int device) {
+        return dict_of(value_of(without_gil([&]() -> result<suspended_tag> {
+          STILLMAP_ASSIGN_OR_RETURN(suspender * of, suspender_of(device));
+          return of->resume(tag);
+        })));
+      },
+      nb::arg("tag"), nb::kw_only(), nb::arg("device") = 0,
+      "Brings the memory of a suspended tag back at the same addresses, with its contents.\n"
+      "Raises OutOfMemoryError: the tag is suspended as before, so try again when there is "
+      "memory.");
+  m.def(
+      "forget",
+      [](const std::string &tag, int device) {
+        check(without_gil([&]() -> status {
+          STILLMAP_ASSIGN_OR_RETURN(suspender * of, suspender_of(device));
+          return of->forget(tag);
+        }));
+      },
+      nb::arg("tag"), nb::kw_only(), nb::arg("device") = 0,
+      "Drops the saved contents of a suspended tag for good; its memory does not come back.");
+  m.def(
+      "suspended",
+      [](int device) {
+        const auto all = value_of(without_gil([&]() -> result<std::vector<suspended_tag>> {
+          STILLMAP_ASSIGN_OR_RETURN(suspender * of, suspender_of(device));
+          return of->suspended();
+        }));
+        nb::list list;
+        for (const suspended_tag &s : all) list.append(dict_of(s));
+        return list;
+      },
+      nb::arg("device") = 0, "The tags that are suspended.");
+}
+
+}  // namespace stillmap::python
