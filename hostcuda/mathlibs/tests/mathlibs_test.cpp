@@ -82,6 +82,14 @@ TEST_F(mathlibs, HandlesNeedSkippedKernels) {
   EXPECT_EQ(find("libcublas", "cublasDestroy_v2")(handle), 0);
 }
 
+// Regression: vLLM's libraries import it and did not load.
+TEST_F(mathlibs, CublasNamesItsErrors) {
+  const auto name = reinterpret_cast<const char *(*)(int)>(
+      reinterpret_cast<void *>(find("libcublas", "cublasGetStatusString")));
+  EXPECT_STREQ(name(0), "CUBLAS_STATUS_SUCCESS");
+  EXPECT_STREQ(name(15), "CUBLAS_STATUS_NOT_SUPPORTED");
+}
+
 TEST_F(mathlibs, ASearchFindsOneAlgorithmWithoutWorkspace) {
   std::vector<unsigned char> results(2 * 96, 0xAA);
   int found = -1;
