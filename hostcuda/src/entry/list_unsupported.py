@@ -130,6 +130,7 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
+    # Without headers, or with an option that is none, the lists would become empty.
+    if len(sys.argv) < 2 or any(a.startswith("-") and a != "--check" for a in sys.argv[1:]):
         sys.exit(__doc__)
     main(sys.argv[1:])

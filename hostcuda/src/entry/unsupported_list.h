@@ -270,8 +270,6 @@
   X(cuSurfRefSetArray, 3000) \
   X(cuTensorMapEncodeIm2col, 12000) \
   X(cuTensorMapEncodeIm2colWide, 12080) \
-  X(cuTensorMapEncodeTiled, 12000) \
-  X(cuTensorMapReplaceAddress, 12000) \
   X(cuTensorMapSetAllocationClass, 13050) \
   X(cuTexObjectCreate, 5000) \
   X(cuTexObjectDestroy, 5000) \
