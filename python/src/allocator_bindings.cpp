@@ -100,6 +100,12 @@ result<std::string> pickle_of(const caching_allocator &heap) {
   return to_torch_pickle(s);
 }
 
+// stillmap.record(): where new allocators write their traces. With the GIL.
+std::string &record_default() {
+  static std::string *const path = new std::string;
+  return *path;
+}
+
 void construct_heap(python_allocator *self, int device, const std::string &tag,
                     std::optional<std::size_t> limit, std::optional<std::size_t> soft_limit,
                     std::size_t create_ahead, const std::vector<int> &peer_devices,
@@ -110,6 +116,7 @@ void construct_heap(python_allocator *self, int device, const std::string &tag,
   options.create_ahead_bytes = create_ahead;
   options.peer_devices = peer_devices;
   options.record_to = nb::cast<std::string>(nb::steal(PyOS_FSPath(record_to.ptr())));
+  if (options.record_to.empty()) options.record_to = record_default();
   new (self) python_allocator(device, tag, std::move(options), std::move(on_out_of_memory));
 }
 
@@ -318,6 +325,9 @@ void bind_allocator(nb::module_ &m) {
       nb::arg("on_out_of_memory").none() = nb::none(),
       "Sizes in bytes. Without a limit, the device's memory is one. `on_out_of_memory(nbytes)` is\n"
       "called when a request would fail; it returns True after it has freed memory.");
+  m.def(
+      "_record_new_allocators_to", [](const std::string &path) { record_default() = path; },
+      nb::arg("path"));
   bind_requests(c);
   bind_reports(c);
   bind_lifetime(c);

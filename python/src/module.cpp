@@ -4,11 +4,15 @@
 #include <nanobind/nanobind.h>
 
 #include "python/src/allocator.h"
+#include "python/src/buffer.h"
 #include "python/src/checkpoint.h"
 #include "python/src/devices.h"
 #include "python/src/errors.h"
+#include "python/src/exports.h"
 #include "python/src/memory_map.h"
+#include "python/src/replay.h"
 #include "python/src/streams.h"
+#include "python/src/vector.h"
 #include "stillmap/allocators/torch/torch_allocator.h"
 
 namespace stillmap::python {
@@ -39,8 +43,12 @@ NB_MODULE(_native, m) {
   bind_devices(m);
   bind_memory_map(m);
   bind_allocator(m);
+  bind_exports(m);
+  bind_buffer(m);
+  bind_vector(m);
   bind_suspend(m);
   bind_snapshot(m);
+  bind_replay(m);
   m.def("plugin_path", &plugin_path,
         "The file of this module. It also exports the C functions of docs/pytorch.md, for\n"
         "torch.cuda.memory.CUDAPluggableAllocator; there is one instance of Stillmap in the "

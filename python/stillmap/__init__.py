@@ -2,7 +2,7 @@
 
 docs/python.md is the tour. `import stillmap` needs no GPU and opens none: the first call for a device
 does. Sizes are bytes. A stream is None (the legacy default stream), a handle as an integer, or a stream
-of another library (see stream_handle). No call waits with the GIL held.
+of another library (see stream_handle). No call waits, or calls a driver, with the GIL held.
 """
 
 from ._native import (
@@ -11,7 +11,9 @@ from ._native import (
     CancelledError,
     CorruptError,
     DeviceLostError,
+    DeviceVector,
     Error,
+    GrowableBuffer,
     InvalidArgumentError,
     MemoryMap,
     NotSupportedError,
@@ -23,14 +25,47 @@ from ._native import (
     last_error,
     memory_map,
     plugin_path,
-    restore,
+    replay,
     resume,
-    snapshot,
     stats,
     stream_handle,
     suspend,
     suspended,
     version,
 )
+from ._progress import restore, snapshot
+from ._recording import Recording, record
 
 __version__ = version()
+__all__ = [
+    "BusyError",
+    "CachingAllocator",
+    "CancelledError",
+    "CorruptError",
+    "DeviceLostError",
+    "DeviceVector",
+    "Error",
+    "GrowableBuffer",
+    "InvalidArgumentError",
+    "MemoryMap",
+    "NotSupportedError",
+    "OutOfMemoryError",
+    "Recording",
+    "Restored",
+    "device_count",
+    "device_info",
+    "forget",
+    "last_error",
+    "memory_map",
+    "plugin_path",
+    "record",
+    "replay",
+    "restore",
+    "resume",
+    "snapshot",
+    "stats",
+    "stream_handle",
+    "suspend",
+    "suspended",
+    "version",
+]
