@@ -1,20 +1,15 @@
 #include "stillmap/allocators/torch/torch_allocator.h"
 
-#include <array>
-#include <atomic>
 #include <cmath>
 #include <cstdio>
-#include <memory>
-#include <mutex>
-#include <new>
 #include <stdexcept>
+#include <string>
 #include <system_error>
+#include <utility>
 
 #include "stillmap/allocators/caching_allocator.h"
-#include "stillmap/allocators/internal/fork_watch.h"
 #include "stillmap/allocators/torch/internal/last_error.h"
-#include "stillmap/allocators/torch/internal/torch_pools.h"
-#include "stillmap/allocators/torch/internal/torch_settings.h"
+#include "stillmap/allocators/torch/internal/torch_heaps.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
@@ -23,74 +18,14 @@ namespace {
 
 constexpr const char *allocating = "stillmap_malloc";
 constexpr const char *freeing = "stillmap_free";
-constexpr std::size_t most_devices = 128;  // at least as many as CUDA supports
-constexpr int most_complaints = 16;
-
-// The allocators of all devices. Never destroyed: Python frees tensors while the process ends,
-// after this library's destructors would have run, and perhaps after the driver's.
-struct heaps {
-  fork_watch born;
-  std::mutex making;  // held while a device is opened; first in the lock order
-  std::array<std::atomic<caching_allocator *>, most_devices> of_device{};
-  torch_pools pools;
-};
-
-std::atomic<heaps *> &slot() {
-  static constinit std::atomic<heaps *> all{nullptr};
-  return all;
-}
-
-// Needs no lock and no destructor; see `heaps`.
-heaps &all_heaps() {
-  heaps *known = slot().load(std::memory_order_acquire);
-  if (known != nullptr) return *known;
-  auto made = std::make_unique<heaps>();
-  if (slot().compare_exchange_strong(known, made.get(), std::memory_order_acq_rel)) {
-    return *made.release();
-  }
-  return *known;
-}
-
-void complain(const error &e) {
-  remember_error(e);
-  static constinit std::atomic<int> said{0};
-  if (said.fetch_add(1, std::memory_order_relaxed) < most_complaints) {
-    std::fprintf(stderr, "stillmap: %s\n", last_error_text());
-  }
-}
 
 caching_allocator *known_heap(int device) {
-  heaps *const all = slot().load(std::memory_order_acquire);
-  if (all == nullptr || static_cast<std::size_t>(device) >= most_devices) return nullptr;
-  return all->of_device[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
+  const torch_heaps *const all = known_heaps();
+  return all != nullptr ? all->known(device) : nullptr;
 }
 
 result<caching_allocator *> open_heap(int ordinal) {
-  if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= most_devices) {
-    return make_error(errc::invalid_argument, allocating, "there is no such device",
-                      static_cast<std::uint64_t>(ordinal));
-  }
-  heaps &all = all_heaps();
-  // Before the lock, which a thread of the parent may have held at the fork.
-  if (all.born.in_child()) {
-    return make_error(errc::not_supported, allocating,
-                      "the process was forked: CUDA does not work in a child");
-  }
-  std::atomic<caching_allocator *> &place = all.of_device[static_cast<std::size_t>(ordinal)];
-  const std::lock_guard lock(all.making);
-  if (caching_allocator *const made = place.load(std::memory_order_relaxed)) return made;
-  STILLMAP_ASSIGN_OR_RETURN(const settings say, read_settings());
-  STILLMAP_ASSIGN_OR_RETURN(const device d, device::open(ordinal));
-  caching_allocator_options options;
-  options.limit = say.limit;
-  if (say.peers) options.peer_devices = d.capabilities().peers;
-  STILLMAP_ASSIGN_OR_RETURN(auto made, caching_allocator::create(d, std::move(options)));
-  place.store(made.get(), std::memory_order_release);
-  return made.release();
-}
-
-result<caching_allocator *> make_heap(int ordinal) {
-  return with_host_memory(allocating, [&] { return open_heap(ordinal); });
+  return with_host_memory(allocating, [&] { return all_heaps().open(ordinal, allocating); });
 }
 
 result<void *> allocate(ssize_t size, int ordinal, stream_handle stream) {
@@ -100,9 +35,9 @@ result<void *> allocate(ssize_t size, int ordinal, stream_handle stream) {
   if (size == 0) return nullptr;
   caching_allocator *heap = known_heap(ordinal);
   if (heap == nullptr) [[unlikely]] {
-    STILLMAP_ASSIGN_OR_RETURN(heap, make_heap(ordinal));
+    STILLMAP_ASSIGN_OR_RETURN(heap, open_heap(ordinal));
   }
-  torch_pools &pools = slot().load(std::memory_order_relaxed)->pools;
+  torch_pools &pools = known_heaps()->pools;
   if (pools.active()) [[unlikely]] {
     STILLMAP_RETURN_IF_ERROR(pools.route(*heap, stream));
   }
@@ -136,16 +71,12 @@ result<void *> allocate(ssize_t size, int ordinal, stream_handle stream) {
 
 template <class Use>
 void each_heap(Use use) {
-  heaps *const all = slot().load(std::memory_order_acquire);
-  if (all == nullptr || all->born.in_child()) return;
-  for (const auto &place : all->of_device) {
-    if (caching_allocator *const heap = place.load(std::memory_order_acquire)) use(*heap);
-  }
+  if (const torch_heaps *const all = known_heaps()) all->each(use);
 }
 
 bool forked() {
-  heaps *const all = slot().load(std::memory_order_acquire);
-  return all != nullptr && all->born.in_child();
+  const torch_heaps *const all = known_heaps();
+  return all != nullptr && all->forked();
 }
 
 // Calls use(pools, heap) for a device, unless it was never used or the process was forked.
@@ -153,7 +84,7 @@ template <class Use>
 void with_pools(int device, Use use) {
   caching_allocator *const heap = known_heap(device);
   if (heap == nullptr || forked()) return;
-  if (const status s = use(all_heaps().pools, *heap); !s) complain(s.error());
+  if (const status s = use(all_heaps().pools, *heap); !s) report_error(s.error());
 }
 
 }  // namespace
@@ -183,11 +114,11 @@ void stillmap_free(void *block, ssize_t, int device, CUstream_st *stream) {
     const status freed = heap->free(block, stream);
     // A forked child frees what its parent allocated: no error.
     if (freed || forked()) return;
-    complain(freed.error());
+    report_error(freed.error());
     return;
   }
-  complain(error{make_error_code(errc::invalid_argument), freeing,
-                 "nothing was allocated on that device", static_cast<std::uint64_t>(device)});
+  report_error(error{make_error_code(errc::invalid_argument), freeing,
+                     "nothing was allocated on that device", static_cast<std::uint64_t>(device)});
 }
 
 void stillmap_record_stream(void *block, CUstream_st *stream) {
@@ -196,18 +127,18 @@ void stillmap_record_stream(void *block, CUstream_st *stream) {
   each_heap([&](caching_allocator &heap) {
     if (ours || !heap.owns(block)) return;
     ours = true;
-    if (const status s = heap.record_use(block, stream); !s) complain(s.error());
+    if (const status s = heap.record_use(block, stream); !s) report_error(s.error());
   });
   if (ours) return;
-  complain(error{make_error_code(errc::invalid_argument), "stillmap_record_stream",
-                 "no block begins at this address", reinterpret_cast<std::uint64_t>(block), 0,
-                 error_unit::address});
+  report_error(error{make_error_code(errc::invalid_argument), "stillmap_record_stream",
+                     "no block begins at this address", reinterpret_cast<std::uint64_t>(block), 0,
+                     error_unit::address});
 }
 
 void stillmap_begin_allocate_to_pool(int device,
                                      std::pair<unsigned long long, unsigned long long> pool,
                                      std::function<bool(CUstream_st *)> takes) {
-  const auto heap = make_heap(device);
+  const auto heap = open_heap(device);
   if (!heap) raise(heap.error());
   const status begun = all_heaps().pools.begin(**heap, pool, std::move(takes));
   if (!begun) raise(begun.error());
@@ -227,20 +158,20 @@ void stillmap_release_pool(int device, std::pair<unsigned long long, unsigned lo
 
 void stillmap_empty_cache() {
   each_heap([](caching_allocator &heap) {
-    if (const auto s = heap.empty_cache(); !s) complain(s.error());
+    if (const auto s = heap.empty_cache(); !s) report_error(s.error());
   });
 }
 
 void stillmap_set_memory_fraction(double fraction, int device) {
   constexpr const char *op = "stillmap_set_memory_fraction";
   if (!(fraction >= 0 && fraction <= 1)) {
-    complain(
+    report_error(
         error{make_error_code(errc::invalid_argument), op, "the fraction is not between 0 and 1"});
     return;
   }
-  const auto heap = make_heap(device);
+  const auto heap = open_heap(device);
   if (!heap) {
-    if (!forked()) complain(heap.error());
+    if (!forked()) report_error(heap.error());
     return;
   }
   const auto total = static_cast<double>((*heap)->device().total_memory().bytes());

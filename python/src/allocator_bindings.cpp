@@ -48,26 +48,6 @@ nb::dict dict_of(const arena_stats &a) {
   return d;
 }
 
-nb::dict dict_of(const caching_allocator_stats &s, std::size_t limit) {
-  nb::dict d;
-  d["total"] = dict_of(s.total);
-  nb::list arenas;
-  for (const arena_stats &a : s.arenas) arenas.append(dict_of(a));
-  d["arenas"] = arenas;
-  d["committed_peak"] = s.committed_peak;
-  d["created_ahead"] = s.created_ahead;
-  d["growths"] = s.growths;
-  d["pages_created"] = s.pages_created;
-  d["pages_moved"] = s.pages_moved;
-  d["pages_recalled"] = s.pages_recalled;
-  d["pages_released"] = s.pages_released;
-  d["host_waits"] = s.host_waits;
-  d["out_of_memory"] = s.out_of_memory;
-  d["host_bytes"] = s.host_bytes;
-  d["limit"] = limit;
-  return d;
-}
-
 std::size_t limit_of(const std::optional<std::size_t> &given) {
   return given.value_or(SIZE_MAX);
 }
@@ -310,6 +290,26 @@ void bind_lifetime(nb::class_<python_allocator> &c) {
 }
 
 }  // namespace
+
+nb::dict dict_of(const caching_allocator_stats &s, std::size_t limit) {
+  nb::dict d;
+  d["total"] = dict_of(s.total);
+  nb::list arenas;
+  for (const arena_stats &a : s.arenas) arenas.append(dict_of(a));
+  d["arenas"] = arenas;
+  d["committed_peak"] = s.committed_peak;
+  d["created_ahead"] = s.created_ahead;
+  d["growths"] = s.growths;
+  d["pages_created"] = s.pages_created;
+  d["pages_moved"] = s.pages_moved;
+  d["pages_recalled"] = s.pages_recalled;
+  d["pages_released"] = s.pages_released;
+  d["host_waits"] = s.host_waits;
+  d["out_of_memory"] = s.out_of_memory;
+  d["host_bytes"] = s.host_bytes;
+  d["limit"] = limit;
+  return d;
+}
 
 void bind_allocator(nb::module_ &m) {
   nb::class_<python_allocator> c(

@@ -44,6 +44,9 @@ result<settings> read_settings() {
     }
     out.peers = said == "1";
   }
+  if (const char *const text = ::secure_getenv("STILLMAP_TORCH_TAG"); text != nullptr && *text) {
+    out.tag = text;
+  }
   return out;
 }
 

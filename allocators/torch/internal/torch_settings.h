@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 #include "stillmap/vmm/error.h"
@@ -11,6 +12,7 @@ namespace stillmap::torch_plugin {
 struct settings {
   std::size_t limit = SIZE_MAX;  // STILLMAP_TORCH_LIMIT: bytes for each device, "40GiB", "500MiB"
   bool peers = false;            // STILLMAP_TORCH_PEERS=1: other devices may access the blocks
+  std::string tag = "caching_allocator";  // STILLMAP_TORCH_TAG: for suspend and snapshot
 };
 
 // Errors: invalid_argument (a variable has another value; the operation is its name).

@@ -1,0 +1,79 @@
+#include "stillmap/allocators/torch/internal/torch_heaps.h"
+
+#include <memory>
+
+#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/internal/try.h"
+
+namespace stillmap::torch_plugin {
+namespace {
+
+std::atomic<torch_heaps *> &heaps_slot() {
+  static constinit std::atomic<torch_heaps *> all{nullptr};
+  return all;
+}
+
+// The heaps that are there, or these.
+torch_heaps &enter_heaps(std::unique_ptr<torch_heaps> made) {
+  torch_heaps *known = nullptr;
+  if (heaps_slot().compare_exchange_strong(known, made.get(), std::memory_order_acq_rel)) {
+    return *made.release();
+  }
+  return *known;
+}
+
+}  // namespace
+
+result<caching_allocator *> torch_heaps::open(int ordinal, const char *operation) {
+  if (caching_allocator *const heap = known(ordinal)) return heap;
+  return with_host_memory(operation, [&] { return create(ordinal, operation); });
+}
+
+result<caching_allocator *> torch_heaps::create(int ordinal, const char *operation) {
+  if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= most_devices) {
+    return make_error(errc::invalid_argument, operation, "there is no such device",
+                      static_cast<std::uint64_t>(ordinal));
+  }
+  // Before the lock, which a thread of the parent may have held at the fork.
+  if (forked()) {
+    return make_error(errc::not_supported, operation,
+                      "the process was forked: CUDA does not work in a child");
+  }
+  std::atomic<caching_allocator *> &place = of_device_[static_cast<std::size_t>(ordinal)];
+  const std::lock_guard lock(making_);
+  if (caching_allocator *const made = place.load(std::memory_order_relaxed)) return made;
+  settings say;
+  if (given_) {
+    say = *given_;
+  } else {
+    STILLMAP_ASSIGN_OR_RETURN(say, read_settings());
+  }
+  STILLMAP_ASSIGN_OR_RETURN(const device d, device::open(ordinal));
+  caching_allocator_options options;
+  options.limit = say.limit;
+  options.tag = say.tag;
+  if (say.peers) options.peer_devices = d.capabilities().peers;
+  STILLMAP_ASSIGN_OR_RETURN(auto made, caching_allocator::create(d, std::move(options)));
+  place.store(made.get(), std::memory_order_release);
+  return made.release();
+}
+
+torch_heaps *known_heaps() noexcept {
+  return heaps_slot().load(std::memory_order_acquire);
+}
+
+// Needs no lock and no destructor; see torch_heaps.
+torch_heaps &all_heaps() {
+  if (torch_heaps *const known = known_heaps()) return *known;
+  return enter_heaps(std::make_unique<torch_heaps>());
+}
+
+status configure_heaps(const settings &given) {
+  auto made = std::make_unique<torch_heaps>(given);
+  const torch_heaps *const mine = made.get();
+  if (&enter_heaps(std::move(made)) == mine) return {};
+  return make_error(errc::busy, "stillmap.torch.use",
+                    "PyTorch has allocated memory with Stillmap already");
+}
+
+}  // namespace stillmap::torch_plugin

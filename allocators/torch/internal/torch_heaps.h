@@ -1,0 +1,65 @@
+// The allocators of one tag: one for each device, created by the first request. Internal.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "stillmap/allocators/caching_allocator.h"
+#include "stillmap/allocators/internal/fork_watch.h"
+#include "stillmap/allocators/torch/internal/torch_pools.h"
+#include "stillmap/allocators/torch/internal/torch_settings.h"
+
+namespace stillmap::torch_plugin {
+
+// Never destroyed: Python frees tensors while the process ends, after this library's destructors would
+// have run, and perhaps after the driver's.
+//
+// Threads: safe.
+class torch_heaps {
+ public:
+  torch_heaps() = default;  // with the settings of the environment
+  explicit torch_heaps(settings given) : given_(std::move(given)) {}
+  torch_heaps(const torch_heaps &) = delete;
+
+  // nullptr: the device was not used so far.
+  caching_allocator *known(int ordinal) const noexcept {
+    const auto i = static_cast<std::size_t>(ordinal);
+    return i < most_devices ? of_device_[i].load(std::memory_order_acquire) : nullptr;
+  }
+  // Errors: invalid_argument (no such device; the environment), not_supported (a forked child), the
+  //         driver's; host memory.
+  result<caching_allocator *> open(int ordinal, const char *operation);
+  bool forked() const { return born_.in_child(); }
+
+  template <class Use>
+  void each(Use use) const {
+    if (forked()) return;
+    for (const auto &place : of_device_) {
+      if (caching_allocator *const heap = place.load(std::memory_order_acquire)) use(*heap);
+    }
+  }
+
+  torch_pools pools;
+
+ private:
+  static constexpr std::size_t most_devices = 128;  // at least as many as CUDA supports
+
+  result<caching_allocator *> create(int ordinal, const char *operation);
+
+  const fork_watch born_;
+  const std::optional<settings> given_;
+  std::mutex making_;  // held while a device is opened; first in the lock order
+  std::array<std::atomic<caching_allocator *>, most_devices> of_device_{};
+};
+
+// Those of stillmap_malloc, which come into being with the first request.
+torch_heaps *known_heaps() noexcept;  // nullptr: there was none
+torch_heaps &all_heaps();             // may run out of host memory
+// Settings for them, in place of the environment's. Errors: busy (they exist already).
+status configure_heaps(const settings &given);
+
+}  // namespace stillmap::torch_plugin
