@@ -59,7 +59,7 @@ std::uint64_t c_malloc_address();
 std::uint64_t c_free_address();
 
 // The statistics under the names of caching_allocator_stats. With the GIL.
-nb::dict dict_of(const caching_allocator_stats &s, std::size_t limit);
+nb::dict dict_of_stats(const caching_allocator_stats &s, std::size_t limit);
 
 void bind_allocator(nb::module_ &m);
 

@@ -194,7 +194,7 @@ void bind_reports(nb::class_<python_allocator> &c) {
            limit = heap.limit();
            return heap.stats();
          });
-         return dict_of(s, limit);
+         return dict_of_stats(s, limit);
        },
        "Bytes and counts: `total`, `arenas` (one for each stream), pages created, moved and "
        "released.")
@@ -291,7 +291,7 @@ void bind_lifetime(nb::class_<python_allocator> &c) {
 
 }  // namespace
 
-nb::dict dict_of(const caching_allocator_stats &s, std::size_t limit) {
+nb::dict dict_of_stats(const caching_allocator_stats &s, std::size_t limit) {
   nb::dict d;
   d["total"] = dict_of(s.total);
   nb::list arenas;

@@ -37,7 +37,7 @@ nb::object stats_of(const std::optional<std::string> &tag, int device) {
   caching_allocator *const heap = heap_of(tag, device);
   if (heap == nullptr) return nb::none();
   const caching_allocator_stats s = without_gil([&] { return heap->stats(); });
-  return dict_of(s, heap->limit());
+  return dict_of_stats(s, heap->limit());
 }
 
 nb::object map_of_heap(const std::optional<std::string> &tag, int device) {

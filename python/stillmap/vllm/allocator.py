@@ -146,9 +146,9 @@ class StillmapAllocator:
                                              directory=self.options.directory if store == "file" else None)
                 done.append(tag)
                 if store == "discard":
-                    discarded += suspended["bytes"]
+                    discarded += suspended["nbytes"]
                 else:
-                    kept += suspended["bytes"]
+                    kept += suspended["nbytes"]
         except BaseException:
             for tag in reversed(done):
                 stillmap.resume(_name(tag), device=self.device)

@@ -1,0 +1,21 @@
+"""Stillmap for PyTorch. docs/pytorch.md
+
+    import stillmap.torch
+    stillmap.torch.use()                     # all of PyTorch's device memory comes from Stillmap
+
+    kv = stillmap.torch.pool("kv")           # or only what is allocated inside of `with kv.use():`
+    with kv.use():
+        cache = torch.empty(2 << 30, dtype=torch.uint8, device="cuda")
+    kv.suspend()                             # the device has the memory, cache.data_ptr() stays
+    kv.resume()
+
+Sizes are bytes. Tested with PyTorch 2.8, 2.14 and 2.15.
+"""
+
+from ._growable import GrowableTensor
+from ._pool import Pool, pool
+from ._state import Restored, resume, restore, snapshot, suspend, suspended
+from ._use import in_use, memory_map, memory_summary, stats, use
+
+__all__ = ["GrowableTensor", "Pool", "Restored", "in_use", "memory_map", "memory_summary", "pool", "restore", "resume",
+           "snapshot", "stats", "suspend", "suspended", "use"]

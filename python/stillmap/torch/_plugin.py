@@ -1,0 +1,59 @@
+"""PyTorch's objects for allocators of C functions."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+
+import stillmap
+
+# Functions that PyTorch can be given besides malloc and free: the method of its allocator object, and ours.
+HOOKS = {
+    "set_record_stream_fn": "stillmap_record_stream",
+    "set_reset_fn": "stillmap_empty_cache",
+    "set_memory_fraction_fn": "stillmap_set_memory_fraction",
+    "set_begin_allocate_to_pool": "stillmap_begin_allocate_to_pool",
+    "set_end_allocate_to_pool_fn": "stillmap_end_allocate_to_pool",
+    "set_release_pool": "stillmap_release_pool",
+}
+
+
+def allocator_of(allocate: int, free: int) -> Any:
+    """PyTorch's allocator object for two C functions. It lives for ever: memory pools, and tensors that are freed
+    while the interpreter ends, hold it by a plain pointer (pytorch issues 145168 and 146431)."""
+    made = torch._C._cuda_customAllocator(allocate, free)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+    return made
+
+
+def connect(allocator: Any) -> list[str]:
+    """Gives the allocator object our optional functions. Returns the hooks that this PyTorch does not have."""
+    library = ctypes.CDLL(stillmap.plugin_path())
+    missing = []
+    for hook, name in HOOKS.items():
+        setter = getattr(allocator, hook, None)
+        if setter is None:
+            missing.append(hook)
+        else:
+            setter(ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
+    return missing
+
+
+def address_of(name: str) -> int:
+    value = ctypes.cast(getattr(ctypes.CDLL(stillmap.plugin_path()), name), ctypes.c_void_p).value
+    assert value is not None
+    return value
+
+
+def device_index(device: Any) -> int:
+    """An index, a torch.device, a string such as "cuda:1", or None: the current device."""
+    if device is None:
+        return int(torch.cuda.current_device())
+    if isinstance(device, int) and not isinstance(device, bool):
+        return device
+    made = torch.device(device)
+    if made.type != "cuda":
+        raise ValueError(f"stillmap.torch: {made} is not a CUDA device")
+    return int(torch.cuda.current_device()) if made.index is None else made.index

@@ -1,0 +1,77 @@
+"""Memory of a tag beside PyTorch's native allocator, as torch.cuda.MemPool."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+import stillmap
+from stillmap import _native
+
+from . import _state, _use
+from ._plugin import allocator_of, device_index
+
+_lock = threading.Lock()
+_allocators: dict[str, tuple[Any, dict[str, Any]]] = {}
+
+
+class Pool:
+    """A memory pool of PyTorch whose segments are Stillmap's memory with a tag.
+
+    PyTorch's native allocator stays in charge: statistics, snapshots, CUDA graphs, `torch.compile`, its retry and
+    its `torch.OutOfMemoryError` work. Tensors may outlive the pool. Pools of one tag share their heap.
+    Threads: safe. `use()` is for the thread that calls it, as PyTorch's use_mem_pool is.
+    """
+
+    def __init__(self, tag: str, device: int, mem_pool: Any) -> None:
+        self.tag = tag
+        self.device = device
+        self.mem_pool = mem_pool  # the torch.cuda.MemPool
+
+    @contextmanager
+    def use(self) -> Iterator[Pool]:
+        """What this thread allocates on the device inside belongs to the tag."""
+        with torch.cuda.use_mem_pool(self.mem_pool, self.device):
+            yield self
+
+    def suspend(self, **options: Any) -> dict[str, Any]:
+        """stillmap.torch.suspend(tag): saves the contents, and gives the memory back to the device."""
+        return _state.suspend(self.tag, device=self.device, **options)
+
+    def resume(self) -> dict[str, Any]:
+        """Brings the contents back at the same addresses."""
+        return _state.resume(self.tag, device=self.device)
+
+    def stats(self) -> dict[str, Any]:
+        return _use.stats(self.tag, self.device)
+
+    def memory_map(self) -> Any:
+        return _use.memory_map(self.tag, self.device)
+
+    def __repr__(self) -> str:
+        return f"stillmap.torch.Pool(tag={self.tag!r}, device={self.device})"
+
+
+def pool(tag: str, *, device: Any = None, limit: int | None = None, peers: bool = False) -> Pool:
+    """A pool of a tag on a device (None: the current one). Nothing is allocated yet.
+
+    limit: bytes of the tag on each device. peers: other devices may access the memory. The options count for the
+    first pool of a tag. A tag on which nothing was allocated cannot be suspended.
+
+    PyTorch does not serve such pools where `expandable_segments` is on (pytorch issue 147851).
+
+    Raises InvalidArgumentError (an empty tag, too many tags), BusyError (the tag has a pool with other options).
+    """
+    index = device_index(device)
+    options = {"limit": limit, "peers": peers}
+    with _lock:
+        known = _allocators.get(tag)
+        if known is None:
+            known = _allocators[tag] = (allocator_of(*_native._torch_pool(tag, limit, peers)), options)
+        elif known[1] != options:
+            raise stillmap.BusyError(f"stillmap.torch.pool: tag {tag!r} has a pool with other options: {known[1]}")
+    return Pool(tag, index, torch.cuda.MemPool(known[0]))

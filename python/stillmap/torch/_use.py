@@ -1,0 +1,90 @@
+"""Stillmap as the allocator of the whole process."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+
+import stillmap
+from stillmap import _native
+
+from ._plugin import address_of, allocator_of, connect, device_index
+
+_lock = threading.Lock()
+_used: dict[str, Any] | None = None
+
+
+def use(*, tag: str = "torch", limit: int | None = None, peers: bool = False) -> None:
+    """Makes Stillmap the allocator of all of PyTorch's device memory. Call it before the first tensor on a GPU.
+
+    tag: of the memory, for suspend(), resume() and snapshot(). limit: bytes on each device. peers: other devices may
+    access the memory. A second call with the same options does nothing.
+
+    With it, `Tensor.record_stream`, `torch.cuda.empty_cache`, `set_per_process_memory_fraction`, CUDA graphs and
+    `MemPool` work. PyTorch itself then has no statistics, no snapshots and no memory history (it refuses them for
+    every pluggable allocator; stats() and memory_map() are Stillmap's), and a request that fails is a RuntimeError
+    that begins with "CUDA out of memory.". Where these matter, take pool().
+
+    Raises BusyError: PyTorch's allocator has been used, or use() was called with other options.
+    """
+    global _used
+    options = {"tag": tag, "limit": limit, "peers": peers}
+    if not tag:
+        raise stillmap.InvalidArgumentError("stillmap.torch.use: the tag is empty")
+    with _lock:
+        if _used is not None:
+            if _used == options:
+                return
+            raise stillmap.BusyError(f"stillmap.torch.use: it was called with other options before: {_used}")
+        allocator = allocator_of(address_of("stillmap_malloc"), address_of("stillmap_free"))
+        missing = connect(allocator)
+        if "set_record_stream_fn" in missing:
+            raise stillmap.NotSupportedError(
+                f"stillmap.torch.use: PyTorch {torch.__version__} cannot tell an allocator of record_stream; "
+                "2.1 and later can")
+        # Before PyTorch's own: if that fails, the settings do no harm.
+        _native._torch_configure(tag, limit, peers)
+        try:
+            torch._C._cuda_changeCurrentAllocator(allocator)
+        except RuntimeError as e:
+            raise stillmap.BusyError(
+                "stillmap.torch.use: PyTorch's own allocator is in use already; call use() before the first tensor "
+                "on a GPU, or take stillmap.torch.pool()") from e
+        _used = options
+
+
+def in_use() -> bool:
+    """Whether use() made Stillmap PyTorch's allocator."""
+    return _used is not None
+
+
+def stats(tag: str | None = None, device: Any = None) -> dict[str, Any]:
+    """Statistics of a heap: of a pool's tag, or without a tag of the memory that use() serves. As
+    CachingAllocator.stats(), in bytes. Empty before the first allocation. Makes no driver call."""
+    return _native._torch_stats(tag, device_index(device)) or {}
+
+
+def memory_map(tag: str | None = None, device: Any = None) -> Any:
+    """A picture of that heap: a stillmap.MemoryMap, which a notebook draws. None before the first allocation."""
+    return _native._torch_memory_map(tag, device_index(device))
+
+
+def memory_summary(tag: str | None = None, device: Any = None) -> str:
+    """The main figures of stats() as a text."""
+    index = device_index(device)
+    figures = stats(tag, index)
+    title = f"stillmap, device {index}, {'tag ' + repr(tag) if tag else 'all of PyTorch'}"
+    if not figures:
+        return title + ": nothing was allocated"
+    total = figures["total"]
+    rows = {
+        "allocated": total["live"], "its peak": total["live_peak"], "held from the device": total["committed"],
+        "its peak ": figures["committed_peak"], "free, in whole pages": total["free_whole_pages"],
+        "free, beside blocks": total["page_edges"], "freed, still in use by a stream": total["pending_free"],
+    }
+    lines = [title] + [f"  {name.strip():32}{value / (1 << 20):14,.1f} MiB" for name, value in rows.items()]
+    lines.append(f"  {'pages moved':32}{figures['pages_moved']:14,}")
+    lines.append(f"  {'requests that failed':32}{figures['out_of_memory']:14,}")
+    return "\n".join(lines)
