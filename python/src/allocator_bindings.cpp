@@ -6,6 +6,7 @@
 #include "python/src/allocator.h"
 #include "python/src/errors.h"
 #include "python/src/memory_map.h"
+#include "python/src/paths.h"
 #include "python/src/streams.h"
 #include "stillmap/vmm/internal/try.h"
 
@@ -115,7 +116,7 @@ void construct_heap(python_allocator *self, int device, const std::string &tag,
   options.soft_limit = limit_of(soft_limit);
   options.create_ahead_bytes = create_ahead;
   options.peer_devices = peer_devices;
-  options.record_to = nb::cast<std::string>(nb::steal(PyOS_FSPath(record_to.ptr())));
+  options.record_to = path_of(record_to);
   if (options.record_to.empty()) options.record_to = record_default();
   new (self) python_allocator(device, tag, std::move(options), std::move(on_out_of_memory));
 }
