@@ -29,7 +29,8 @@ class Suspend(TestCase):
         for options in ({}, {"store": "file"}, {"store": "file", "directory": self.folder}):
             address = self.buffer.address
             done = stillmap.suspend("sleeps", **options)
-            self.assertEqual((done["nbytes"], done["released_bytes"]), (4 * MiB, 4 * MiB))
+            self.assertEqual(done["nbytes"], 4 * MiB)
+            self.assertGreaterEqual(done["released_bytes"], 4 * MiB)  # free pages of the pool, too
             self.assertEqual([s["tag"] for s in stillmap.suspended()], ["sleeps"])
             self.assertEqual(stillmap.stats()["tags"]["sleeps"]["suspended_bytes"], 4 * MiB)
             self.assertIn("suspended: sleeps", stillmap.memory_map().to_svg())
