@@ -274,8 +274,10 @@ void bind_reports(nb::class_<python_allocator> &c) {
 
 void bind_lifetime(nb::class_<python_allocator> &c) {
   c.def("close", &python_allocator::close,
-        "Waits for the device and releases all memory, blocks in use included. Every later call "
-        "raises\nInvalidArgumentError. Calls in progress in other threads end first.")
+        "Waits for the device and releases all memory, blocks in use included. Every later call\n"
+        "raises InvalidArgumentError. Calls that other threads are in end as usual; the last of "
+        "them\n"
+        "releases the memory.")
       .def_prop_ro("closed", &python_allocator::closed)
       .def("__enter__", [](nb::handle self) { return self; })
       .def(
