@@ -70,7 +70,7 @@ class Leaks(TestCase):
 
         stream, data, function = Stream(), bytearray(100), lambda n: False
         counts = [sys.getrefcount(o) for o in (stream, data, function, None)]
-        for _ in range(100):
+        for _ in range(500):
             heap = stillmap.CachingAllocator(on_out_of_memory=function, limit=4 * MiB)
             heap.free(heap.allocate(100, stream), stream)
             self.assertRaises(stillmap.OutOfMemoryError, heap.allocate, 9 * MiB)
@@ -80,8 +80,8 @@ class Leaks(TestCase):
             buffer.close()
         data.extend(b"not locked")
         after = [sys.getrefcount(o) for o in (stream, data, function, None)]
-        for before, now in zip(counts, after):
-            self.assertLess(abs(now - before), 20)
+        self.assertEqual(after[:3], counts[:3])
+        self.assertLess(abs(after[3] - counts[3]), 250)  # None's number varies by itself
 
 
 if __name__ == "__main__":
