@@ -6,6 +6,7 @@
 #include "python/src/allocator.h"
 #include "python/src/errors.h"
 #include "python/src/memory_map.h"
+#include "python/src/paths.h"
 #include "python/src/streams.h"
 #include "stillmap/vmm/internal/try.h"
 
@@ -95,7 +96,7 @@ void construct_heap(python_allocator *self, int device, const std::string &tag,
   options.soft_limit = limit_of(soft_limit);
   options.create_ahead_bytes = create_ahead;
   options.peer_devices = peer_devices;
-  options.record_to = nb::cast<std::string>(nb::steal(PyOS_FSPath(record_to.ptr())));
+  options.record_to = path_of(record_to);
   if (options.record_to.empty()) options.record_to = record_default();
   new (self) python_allocator(device, tag, std::move(options), std::move(on_out_of_memory));
 }
@@ -253,8 +254,10 @@ void bind_reports(nb::class_<python_allocator> &c) {
 
 void bind_lifetime(nb::class_<python_allocator> &c) {
   c.def("close", &python_allocator::close,
-        "Waits for the device and releases all memory, blocks in use included. Every later call "
-        "raises\nInvalidArgumentError. Calls in progress in other threads end first.")
+        "Waits for the device and releases all memory, blocks in use included. Every later call\n"
+        "raises InvalidArgumentError. Calls that other threads are in end as usual; the last of "
+        "them\n"
+        "releases the memory.")
       .def_prop_ro("closed", &python_allocator::closed)
       .def("__enter__", [](nb::handle self) { return self; })
       .def(

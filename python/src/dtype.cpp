@@ -135,11 +135,12 @@ nb::bytes pack(const element_type &type, nb::handle numbers) {
   for (const nb::handle number : numbers) {
     ++elements;
     if (type.kind == 'c') {
-      const Py_complex parts = {PyComplex_RealAsDouble(number.ptr()),
-                                PyComplex_ImagAsDouble(number.ptr())};
+      const double real = PyComplex_RealAsDouble(number.ptr());
+      const double imaginary =
+          PyErr_Occurred() != nullptr ? 0 : PyComplex_ImagAsDouble(number.ptr());
       if (PyErr_Occurred() != nullptr) throw nb::python_error();
-      arguments.append(parts.real);
-      arguments.append(parts.imag);
+      arguments.append(real);
+      arguments.append(imaginary);
     } else {
       arguments.append(number);
     }

@@ -34,7 +34,8 @@ held_gil::held_gil() {
 }
 
 bool interpreter_alive() noexcept {
-  return Py_IsInitialized() != 0;
+  // While it ends, the thread that ends it destroys the last objects.
+  return Py_IsInitialized() != 0 || PyGILState_GetThisThreadState() != nullptr;
 }
 
 void refuse_after_fork() {

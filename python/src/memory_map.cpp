@@ -9,15 +9,12 @@
 #include "python/src/devices.h"
 #include "python/src/errors.h"
 #include "python/src/gil.h"
+#include "python/src/paths.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::python {
 namespace {
-
-std::string moment() {
-  return "now";
-}
 
 // One row for each block of addresses: what is mapped, what is mapped a second time, what is empty.
 result<memory_map> map_of_device(int ordinal) {
@@ -26,13 +23,15 @@ result<memory_map> map_of_device(int ordinal) {
   heap.device = d.name();
   heap.ordinal = ordinal;
   heap.map.page_bytes = d.capabilities().vmm ? d.capabilities().page_bytes : 0;
-  std::set<std::uint64_t> seen;  // pages
+  std::set<std::uint64_t> seen;     // pages
+  std::set<std::string> suspended;  // tags
   std::uint64_t id = 0;
   for (const block_record &block : d.space().blocks()) {
     heap_map::arena arena;
     arena.id = ++id;
     arena.name = block.tag.empty() ? "(no tag)" : block.tag;
-    if (block.suspended_bytes != 0) arena.name += " (suspended)";
+    // A heap without memory is not drawn: the subtitle names it.
+    if (block.suspended_bytes != 0) suspended.insert(arena.name);
     arena.reserved.push_back(block.range);
     device_address at = block.range.begin;
     const auto add = [&](device_address end, heap_part part) {
@@ -55,8 +54,11 @@ result<memory_map> map_of_device(int ordinal) {
     add(block.range.end(), heap_part::uncommitted);
     heap.map.arenas.push_back(std::move(arena));
   }
-  return memory_map("Memory of device " + std::to_string(ordinal), d.name(), std::move(heap),
-                    d.total_memory().bytes());
+  std::string subtitle;
+  for (const std::string &tag : suspended)
+    subtitle += (subtitle.empty() ? "suspended: " : ", ") + tag;
+  return memory_map("Memory of device " + std::to_string(ordinal), std::move(subtitle),
+                    std::move(heap), d.total_memory().bytes());
 }
 
 nb::str string_of(result<std::string> text) {
@@ -95,7 +97,7 @@ heap_picture memory_map::picture() const {
   heap_picture picture;
   picture.title = title_;
   picture.subtitle = subtitle_;
-  picture.columns.push_back({heap_.device, moment(), heap_.map, capacity_, 0});
+  picture.columns.push_back({heap_.device, "", heap_.map, capacity_, 0});
   return picture;
 }
 
@@ -114,10 +116,9 @@ result<std::string> memory_map::pickle() const {
 
 result<memory_map> map_of(const caching_allocator &heap, const std::string &tag) {
   STILLMAP_ASSIGN_OR_RETURN(heap_snapshot snapshot, snapshot_of(heap));
-  std::string subtitle = snapshot.device;
   const std::size_t limit = heap.limit();
   const std::size_t memory = heap.device().total_memory().bytes();
-  return memory_map(tag, std::move(subtitle), std::move(snapshot), limit < memory ? limit : memory);
+  return memory_map(tag, "", std::move(snapshot), limit < memory ? limit : memory);
 }
 
 void bind_memory_map(nb::module_ &m) {
@@ -141,8 +142,7 @@ void bind_memory_map(nb::module_ &m) {
       .def(
           "save",
           [](const memory_map &map, nb::handle path) {
-            const nb::object name = nb::steal(PyOS_FSPath(path.ptr()));
-            const std::string file = nb::cast<std::string>(name);
+            const std::string file = path_of(path);
             check(without_gil([&] { return save_map(map, file); }));
           },
           nb::arg("path"),

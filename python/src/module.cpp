@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <nanobind/nanobind.h>
 
+#include <exception>
+
 #include "python/src/allocator.h"
 #include "python/src/buffer.h"
 #include "python/src/checkpoint.h"
@@ -39,6 +41,14 @@ NB_MODULE(_native, m) {
   m.def(
       "_set_leak_warnings", [](bool on) { nb::set_leak_warnings(on); }, nb::arg("on"),
       "For tests: report objects that are alive when the interpreter ends.");
+  // A value of another type inside a list, a dictionary or an attribute.
+  nb::register_exception_translator([](const std::exception_ptr &thrown, void *) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const nb::cast_error &) {
+      PyErr_SetString(PyExc_TypeError, "an element of an argument has the wrong type");
+    }
+  });
   bind_errors(m);
   bind_streams(m);
   bind_devices(m);

@@ -7,6 +7,7 @@
 #include "python/src/devices.h"
 #include "python/src/errors.h"
 #include "python/src/gil.h"
+#include "python/src/paths.h"
 #include "stillmap/allocators/replay/device_memory_usage.h"
 #include "stillmap/allocators/replay/replay.h"
 #include "stillmap/allocators/replay/trace_file.h"
@@ -44,7 +45,7 @@ nb::dict dict_of(const replay::replay_result &r) {
 nb::dict replay_file(nb::handle path, const std::string &allocator,
                      std::optional<std::uint64_t> capacity, std::optional<unsigned> iterations,
                      bool verify, int ordinal) {
-  const std::string file = nb::cast<std::string>(nb::steal(PyOS_FSPath(path.ptr())));
+  const std::string file = path_of(path);
   return dict_of(value_of(without_gil([&]() -> result<replay::replay_result> {
     STILLMAP_ASSIGN_OR_RETURN(const replay::target_kind *const kind,
                               replay::find_target(allocator));
@@ -62,7 +63,7 @@ nb::dict replay_file(nb::handle path, const std::string &allocator,
 
 // The recorder of a file is the process's: every allocator that names the file shares it.
 result<std::shared_ptr<trace_recorder>> recorder_of(nb::handle path) {
-  const std::string file = nb::cast<std::string>(nb::steal(PyOS_FSPath(path.ptr())));
+  const std::string file = path_of(path);
   return without_gil([&] { return trace_recorder::open(file); });
 }
 

@@ -8,6 +8,7 @@
 #include "python/src/checkpoint.h"
 #include "python/src/devices.h"
 #include "python/src/errors.h"
+#include "python/src/paths.h"
 #include "python/src/progress.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 #include "stillmap/vmm/internal/try.h"
@@ -16,10 +17,6 @@ namespace stillmap::python {
 namespace {
 
 using image::manifest;
-
-std::string path_of(nb::handle path) {
-  return nb::cast<std::string>(nb::steal(PyOS_FSPath(path.ptr())));
-}
 
 std::vector<std::string> tags_of(nb::handle tags) {
   if (PyUnicode_Check(tags.ptr())) return {nb::cast<std::string>(tags)};

@@ -8,6 +8,7 @@
 #include "python/src/devices.h"
 #include "python/src/errors.h"
 #include "python/src/gil.h"
+#include "python/src/paths.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
 #include "stillmap/vmm/internal/try.h"
 
@@ -77,7 +78,7 @@ nb::dict suspend_tag(const std::string &tag, int device, const std::string &stor
   checkpoint::suspend_options options;
   options.store = store_of(store);
   if (!directory.is_none()) {
-    options.directory = nb::cast<std::string>(nb::steal(PyOS_FSPath(directory.ptr())));
+    options.directory = path_of(directory);
   }
   return dict_of(value_of(without_gil([&]() -> result<suspended_tag> {
     STILLMAP_ASSIGN_OR_RETURN(suspender * of, suspender_of(device));
