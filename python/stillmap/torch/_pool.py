@@ -24,19 +24,39 @@ class Pool:
 
     PyTorch's native allocator stays in charge: statistics, snapshots, CUDA graphs, `torch.compile`, its retry and
     its `torch.OutOfMemoryError` work. Tensors may outlive the pool. Pools of one tag share their heap.
-    Threads: safe. `use()` is for the thread that calls it, as PyTorch's use_mem_pool is.
+    Threads: safe. `use()` is for the thread that calls it, as PyTorch's use_mem_pool is; threads may be inside at
+    once, and calls may be nested.
     """
 
-    def __init__(self, tag: str, device: int, mem_pool: Any) -> None:
+    def __init__(self, tag: str, device: int, allocator: Any) -> None:
         self.tag = tag
         self.device = device
-        self.mem_pool = mem_pool  # the torch.cuda.MemPool
+        self.mem_pool = torch.cuda.MemPool(allocator)  # for a graph: torch.cuda.graph(g, pool=pool.mem_pool.id)
+        self._allocator = allocator
+        self._idle = [self.mem_pool]
+        self._lock = threading.Lock()
+        self.mem_pools = [self.mem_pool]  # all of them: PyTorch lets but one thread allocate to each
 
     @contextmanager
     def use(self) -> Iterator[Pool]:
         """What this thread allocates on the device inside belongs to the tag."""
-        with torch.cuda.use_mem_pool(self.mem_pool, self.device):
-            yield self
+        with self._lock:
+            if not self._idle:
+                self._idle.append(torch.cuda.MemPool(self._allocator))
+                self.mem_pools.append(self._idle[-1])
+            mine = self._idle.pop(0)
+        try:
+            with torch.cuda.use_mem_pool(mine, self.device):
+                yield self
+        finally:
+            with self._lock:
+                self._idle.insert(0, mine)
+
+    def segments(self) -> list[dict[str, Any]]:
+        """PyTorch's segments of the pool, as torch.cuda.memory_snapshot() has them."""
+        with self._lock:
+            pools = list(self.mem_pools)
+        return [segment for pool in pools for segment in pool.snapshot()]
 
     def suspend(self, **options: Any) -> dict[str, Any]:
         """stillmap.torch.suspend(tag): saves the contents, and gives the memory back to the device."""
@@ -64,8 +84,13 @@ def pool(tag: str, *, device: Any = None, limit: int | None = None, peers: bool 
 
     PyTorch does not serve such pools where `expandable_segments` is on (pytorch issue 147851).
 
-    Raises InvalidArgumentError (an empty tag, too many tags), BusyError (the tag has a pool with other options).
+    Raises InvalidArgumentError (an empty tag, too many tags), BusyError (the tag has a pool with other options),
+    NotSupportedError (use() was called: PyTorch has no pools on a pluggable allocator).
     """
+    if _use.in_use():
+        raise stillmap.NotSupportedError(
+            "stillmap.torch.pool: stillmap.torch.use() was called, and PyTorch has no MemPool on a pluggable "
+            "allocator; its memory has a tag of its own")
     index = device_index(device)
     options = {"limit": limit, "peers": peers}
     with _lock:
@@ -74,4 +99,4 @@ def pool(tag: str, *, device: Any = None, limit: int | None = None, peers: bool 
             known = _allocators[tag] = (allocator_of(*_native._torch_pool(tag, limit, peers)), options)
         elif known[1] != options:
             raise stillmap.BusyError(f"stillmap.torch.pool: tag {tag!r} has a pool with other options: {known[1]}")
-    return Pool(tag, index, torch.cuda.MemPool(known[0]))
+    return Pool(tag, index, known[0])

@@ -63,10 +63,13 @@ class Restored(dict[str, torch.Tensor]):
     memory: Any  # the stillmap.Restored
 
 
-def restore(path: str, *, tags: Sequence[str] | None = None, device: Any = None, relocate: bool = False,
+def restore(path: str, *, tags: Sequence[str] | None = None, device: Any = None, relocate: bool = True,
             progress: Callable[[int, int], None] | bool | None = None) -> Restored:
-    """Brings an image back, in a fresh process too, at the same addresses, and returns the tensors it was written
-    with. relocate: at other addresses where those are taken. Every byte is checked. Raises as stillmap.restore()."""
+    """Brings an image back, in a fresh process too, and returns the tensors it was written with. Every byte is checked.
+
+    relocate: at other addresses where the old ones are taken, which is right for tensors; False: then BusyError is
+    raised, for memory that holds addresses of itself. Raises as stillmap.restore().
+    """
     index = device_index(device)
     torch.cuda.init()
     memory = stillmap.restore(path, tags=tags, device=index, relocate=relocate, progress=progress)

@@ -22,8 +22,8 @@ def use(*, tag: str = "torch", limit: int | None = None, peers: bool = False) ->
     tag: of the memory, for suspend(), resume() and snapshot(). limit: bytes on each device. peers: other devices may
     access the memory. A second call with the same options does nothing.
 
-    With it, `Tensor.record_stream`, `torch.cuda.empty_cache`, `set_per_process_memory_fraction`, CUDA graphs and
-    `MemPool` work. PyTorch itself then has no statistics, no snapshots and no memory history (it refuses them for
+    With it, `Tensor.record_stream`, `torch.cuda.empty_cache`, `set_per_process_memory_fraction` and CUDA graphs work.
+    PyTorch itself then has no MemPool, no statistics, no snapshots and no memory history (it refuses them for
     every pluggable allocator; stats() and memory_map() are Stillmap's), and a request that fails is a RuntimeError
     that begins with "CUDA out of memory.". Where these matter, take pool().
 

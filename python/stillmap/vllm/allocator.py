@@ -169,7 +169,7 @@ class StillmapAllocator:
 
     def _segments(self, tag: str) -> list[dict[str, Any]]:
         pool = self._pools.get(tag)
-        return [] if pool is None else pool.mem_pool.snapshot()
+        return [] if pool is None else pool.segments()
 
     def _ranges(self, tags: list[str]) -> list[Range]:
         return [Range(tag, s["address"], s["total_size"]) for tag in tags for s in self._segments(tag)]

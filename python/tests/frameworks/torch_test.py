@@ -1,0 +1,381 @@
+"""stillmap.torch in PyTorch's unmodified wheel. Kernels need not run: contents come and go by copies."""
+
+import unittest
+
+from processes import TestCase, needs
+
+# Tensors of known bytes, and whether they still have them.
+COMMON = """
+import sys, torch, stillmap, stillmap.torch as st
+MiB = 1 << 20
+def known(n, seed=1):
+    return (torch.arange(n, dtype=torch.int64) * (2 * seed + 1) % 251).to(torch.uint8)
+def filled(n, seed=1):
+    t = torch.empty(n, dtype=torch.uint8, device="cuda")
+    t.copy_(known(n, seed))
+    return t
+def right(t, seed=1):
+    return torch.equal(t.cpu(), known(t.numel(), seed))
+def free():
+    torch.cuda.synchronize()
+    return torch.cuda.mem_get_info()[0]
+"""
+
+
+@needs("torch")
+class Pool(TestCase):
+    def program(self, code, *arguments, **options):
+        return self.run_program(COMMON + "\n".join(line[8:] for line in code.splitlines()), *arguments, **options)
+
+    def test_suspends_and_resumes_beside_the_native_allocator(self):
+        self.program("""
+        pool = st.pool("kv")
+        outside = filled(8 * MiB, 5)
+        with pool.use():
+            kept = [filled(40 * MiB, seed) for seed in range(3)]
+        assert torch.cuda.memory_allocated() >= 128 * MiB, "PyTorch's own statistics count the pool"
+        assert any(s["segment_pool_id"] == pool.mem_pool.id for s in torch.cuda.memory_snapshot())
+        addresses = [t.data_ptr() for t in kept]
+        for options in ({}, {"store": "file", "directory": sys.argv[1]}):
+            before = free()
+            told = pool.suspend(**options)
+            assert told["released_bytes"] >= 120 * MiB and free() - before >= 120 * MiB
+            assert [s["tag"] for s in st.suspended()] == ["kv"]
+            assert right(outside, 5), "the rest goes on"
+            pool.resume()
+            assert free() == before
+            assert [t.data_ptr() for t in kept] == addresses
+            assert all(right(t, seed) for seed, t in enumerate(kept))
+        pool.suspend(store="discard")
+        pool.resume()
+        kept[0].copy_(known(40 * MiB, 9))
+        assert right(kept[0], 9), "discarded memory can be written again"
+        """, self.folder)
+
+    def test_out_of_memory_is_pytorchs_own(self):
+        self.program("""
+        pool = st.pool("small", limit=64 * MiB)
+        with pool.use():
+            kept = filled(40 * MiB)
+            try:
+                torch.empty(200 * MiB, dtype=torch.uint8, device="cuda")
+                raise AssertionError("it fits")
+            except torch.OutOfMemoryError as e:
+                assert "Tried to allocate 200.00 MiB" in str(e), e
+            again = torch.empty(8 * MiB, dtype=torch.uint8, device="cuda")
+        assert right(kept)
+        """, quiet=False)
+
+    def test_pytorch_frees_its_cache_for_a_pool(self):
+        self.program("""
+        total = torch.cuda.mem_get_info()[1]
+        hoard = torch.empty(int(total * 0.7), dtype=torch.uint8, device="cuda")
+        del hoard  # PyTorch keeps it
+        pool = st.pool("kv")
+        with pool.use():
+            torch.empty(int(total * 0.6), dtype=torch.uint8, device="cuda")
+        """, quiet=False)
+
+    def test_tensors_outlive_pools_and_memory_returns(self):
+        self.program("""
+        import gc
+        def make(tag):
+            pool = st.pool(tag)
+            with pool.use():
+                return filled(32 * MiB, 3)
+        first = free()
+        kept = [make("a"), make("a"), make("b")]
+        gc.collect()
+        assert all(right(t, 3) for t in kept)
+        st.suspend("a"); st.resume("a")
+        assert all(right(t, 3) for t in kept)
+        del kept
+        gc.collect(); torch.cuda.empty_cache()
+        assert first - free() <= 8 * MiB, "the pools are gone, and their memory is the device's"
+        assert st.stats("a")["total"]["committed"] == 0
+        """)
+
+    def test_graphs_replay_after_a_suspension(self):
+        self.program("""
+        pool = st.pool("graphs")
+        with pool.use():
+            source, target = filled(8 * MiB, 1), filled(8 * MiB, 2)
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        with torch.cuda.graph(graph, pool=pool.mem_pool.id, stream=stream):
+            middle = torch.empty_like(source)
+            middle.copy_(source)
+            target.copy_(middle)
+        for seed in (4, 5):
+            source.copy_(known(8 * MiB, seed))
+            graph.replay()
+            torch.cuda.synchronize()
+            assert right(target, seed)
+            pool.suspend(); pool.resume()
+            assert right(target, seed)
+        source.copy_(known(8 * MiB, 6))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert right(target, 6)
+        """)
+
+    def test_threads_with_streams(self):
+        self.program("""
+        import threading
+        pools = [st.pool("shared"), st.pool("shared"), st.pool("other")]
+        wrong = []
+        def work(n):
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                for i in range(20):
+                    with pools[n % 3].use():
+                        t = filled((1 + i % 5) * MiB // 2, n * 100 + i)
+                    stream.synchronize()
+                    if not right(t, n * 100 + i):
+                        wrong.append((n, i))
+                    t.record_stream(torch.cuda.default_stream())
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+        [t.start() for t in threads]; [t.join() for t in threads]
+        assert not wrong, wrong
+        """)
+
+    def test_wrong_use(self):
+        self.program("""
+        def raises(kind, text, call):
+            try:
+                call()
+            except kind as e:
+                assert text in str(e), e
+            else:
+                raise AssertionError(text)
+        raises(stillmap.InvalidArgumentError, "tag is empty", lambda: st.pool(""))
+        raises(ValueError, "not a CUDA device", lambda: st.pool("a", device="cpu"))
+        raises(stillmap.InvalidArgumentError, "nothing", lambda: st.suspend("nothing"))
+        pool = st.pool("a", limit=64 * MiB)
+        raises(stillmap.BusyError, "other options", lambda: st.pool("a"))
+        with pool.use():
+            t = filled(MiB)
+        pool.suspend()
+        raises(stillmap.BusyError, "suspended already", pool.suspend)
+        pool.resume()
+        raises(stillmap.InvalidArgumentError, "not suspended", pool.resume)
+        raises(ValueError, "'x' is on cpu", lambda: st.snapshot("a.smi", "a", tensors={"x": torch.ones(1)}))
+        raises(FileNotFoundError, "none.smi", lambda: st.restore("none.smi"))
+        raises(stillmap.BusyError, "in use already", st.use)
+        """)
+
+
+@needs("torch")
+class Snapshots(TestCase):
+    def test_tensors_come_back_in_a_fresh_process(self):
+        image = self.path("state.smi")
+        self.run_program(COMMON + """
+pool = st.pool("state")
+with pool.use():
+    layer = torch.nn.Linear(300, 500, device="cuda")
+    with torch.no_grad():
+        layer.weight.copy_(torch.arange(150000).reshape(500, 300).float())
+        layer.bias.copy_(torch.arange(500).float())
+    rest = filled(5 * MiB, 4)
+empty = torch.empty((0, 3), device="cuda")
+seen = []
+st.snapshot(sys.argv[1], "state", tensors={**layer.state_dict(), "rest": rest, "turned": layer.weight.t(),
+                                           "part": rest[1000:2000]}, progress=lambda done, all: seen.append(done))
+assert seen
+""", image)
+        self.run_program(COMMON + """
+state = st.restore(sys.argv[1])
+assert sorted(state) == ["bias", "part", "rest", "turned", "weight"]
+weight = state["weight"]
+assert torch.equal(weight.cpu(), torch.arange(150000).reshape(500, 300).float())
+assert torch.equal(state["turned"].cpu(), weight.cpu().t()) and state["turned"].stride() == (1, 300)
+assert right(state["rest"], 4) and torch.equal(state["part"].cpu(), state["rest"].cpu()[1000:2000])
+del state
+assert weight.cpu()[1, 0] == 300, "a tensor keeps the memory"
+st.suspend("state"); st.resume("state")
+assert weight.cpu()[1, 0] == 300
+""", image)
+
+    def test_a_damaged_image_is_refused(self):
+        image = self.path("state.smi")
+        self.run_program(COMMON + """
+pool = st.pool("state")
+with pool.use():
+    rest = filled(5 * MiB, 4)
+st.snapshot(sys.argv[1], "state", tensors={"rest": rest})
+with open(sys.argv[1], "r+b") as f:
+    f.seek(3 * MiB)
+    byte = f.read(1)
+    f.seek(3 * MiB)
+    f.write(bytes([byte[0] ^ 1]))
+before = free()
+try:
+    st.restore(sys.argv[1], relocate=True)
+    raise AssertionError("restored")
+except stillmap.Error as e:
+    assert "state.smi" in str(e), e
+assert free() == before
+""", image)
+
+
+@needs("torch")
+class Use(TestCase):
+    def test_everything_of_the_process(self):
+        self.run_program(COMMON + """
+st.use(limit=8 << 30)
+st.use(limit=8 << 30)
+assert st.in_use() and st.stats() == {}
+t = filled(100 * MiB)
+assert st.stats()["total"]["live"] >= 100 * MiB
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    u = t.clone()
+t.record_stream(side)
+address = t.data_ptr()
+st.suspend("torch"); st.resume("torch")
+assert t.data_ptr() == address and right(t)
+del t, u
+torch.cuda.synchronize()
+torch.cuda.empty_cache()
+assert st.stats()["total"]["committed"] == 0
+try:
+    torch.empty(9 << 30, dtype=torch.uint8, device="cuda")
+    raise AssertionError("above the limit")
+except RuntimeError as e:
+    assert str(e).startswith("CUDA out of memory."), e
+try:
+    st.use()
+    raise AssertionError("other options")
+except stillmap.BusyError as e:
+    assert "other options" in str(e)
+assert "requests that failed" in st.memory_summary()
+assert st.memory_map().to_svg().startswith("<svg")
+try:
+    st.pool("a")
+    raise AssertionError("PyTorch has no such pools")
+except stillmap.NotSupportedError as e:
+    assert "use()" in str(e)
+""")
+
+    def test_graphs(self):
+        self.run_program(COMMON + """
+st.use()
+source, target = filled(4 * MiB, 1), filled(4 * MiB, 2)
+graphs = []
+for i in range(3):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        middle = torch.empty_like(source)
+        middle.copy_(source)
+        target.copy_(middle)
+    graphs.append(graph)
+for seed in range(20):
+    noise = [filled(3 * MiB, 99) for _ in range(3)]
+    source.copy_(known(4 * MiB, seed))
+    graphs[seed % 3].replay()
+    torch.cuda.synchronize()
+    assert right(target, seed)
+    if seed == 10:
+        st.suspend("torch"); st.resume("torch")
+""")
+
+    def test_a_training_loop_is_suspended_and_goes_on(self):
+        self.run_program(COMMON + """
+st.use()
+model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)]).cuda()
+with torch.no_grad():
+    for i, p in enumerate(model.parameters()):
+        p.copy_(torch.full(p.shape, float(i)))
+optimizer = torch.optim.Adam(model.parameters())
+def step(n):
+    model(torch.empty((n, 1024), device="cuda")).sum().backward()
+    optimizer.step(); optimizer.zero_grad()
+for i in range(10):
+    step(64 + i)
+at = [p.data_ptr() for p in model.parameters()]
+contents = [p.detach().cpu() for p in model.parameters()]
+before = free()
+released = st.suspend("torch")["released_bytes"]
+assert free() - before == released > 100 * MiB
+st.resume("torch")
+assert at == [p.data_ptr() for p in model.parameters()]
+assert all(torch.equal(a, p.detach().cpu()) for a, p in zip(contents, model.parameters()))
+for i in range(10):
+    step(64 + i)
+""")
+
+    def test_data_loader_workers(self):
+        self.run_program(COMMON + """
+if __name__ == "__main__":
+    st.use()
+    t = filled(MiB)
+    data = torch.utils.data.TensorDataset(torch.arange(4000).reshape(400, 10))
+    loader = torch.utils.data.DataLoader(data, batch_size=50, num_workers=2)
+    for _ in range(2):
+        got = [batch[0].cuda().cpu() for batch in loader]
+        assert torch.equal(torch.cat(got), torch.arange(4000).reshape(400, 10))
+    assert right(t)
+""")
+
+    def test_a_forked_child_is_told(self):
+        self.run_program(COMMON + """
+import os
+st.use()
+t = filled(MiB)
+child = os.fork()
+if child == 0:
+    try:
+        stillmap.suspend("torch")
+    except stillmap.NotSupportedError:
+        os._exit(0)
+    os._exit(3)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert right(t)
+""")
+
+    def test_exit_with_live_tensors_in_every_order(self):
+        for how in ("st.use()", "pool = st.pool('a')"):
+            for kept in ("builtins.kept = t", "sys.modules['kept'] = t", "atexit.register(lambda t=t: None)",
+                         "del st, stillmap", "del torch", "cycle = [t]; cycle.append(cycle)",
+                         "st.suspend('torch' if st.in_use() else 'a')"):
+                with self.subTest(how=how, kept=kept):
+                    inside = "pool.use()" if "pool" in how else "contextlib.nullcontext()"
+                    self.run_program(COMMON + f"""
+import atexit, builtins, contextlib
+{how}
+with {inside}:
+    t = filled(8 * MiB)
+    graph = torch.cuda.CUDAGraph()
+{kept}
+""")
+
+
+@needs("torch")
+class Growable(TestCase):
+    def test_grows_in_place(self):
+        self.run_program(COMMON + """
+g = st.GrowableTensor((0, 1000), dtype=torch.int32)
+assert len(g) == 0 and g.tensor.shape == (0, 1000)
+at, early = g.data_ptr(), None
+for i in range(30):
+    g.append(torch.full((997, 1000), i, dtype=torch.int32).cuda())
+    early = g.tensor if early is None else early
+assert g.data_ptr() == at == g.tensor.data_ptr() and g.shape == (29910, 1000)
+whole = g.tensor.cpu()
+assert all((whole[i * 997:(i + 1) * 997] == i).all() for i in range(30))
+assert (early.cpu() == 0).all(), "a view of the beginning stays valid"
+try:
+    g.resize(1 << 50)
+    raise AssertionError("it fits")
+except stillmap.Error:
+    pass
+assert len(g) == 29910 and torch.equal(g.tensor.cpu(), whole)
+g.resize(5); g.shrink_to_fit()
+assert g.data_ptr() == at and (g.tensor.cpu() == 0).all()
+view = g.tensor
+del g
+assert (view.cpu() == 0).all(), "a view keeps the memory"
+""")
+
+
+if __name__ == "__main__":
+    unittest.main()
