@@ -79,6 +79,7 @@ class Leaks(TestCase):
             handle = driver().stream()
 
         stream, data, function = Stream(), bytearray(100), lambda n: False
+        gc.collect()
         counts = [sys.getrefcount(o) for o in (stream, data, function, None)]
         for _ in range(500):
             heap = stillmap.CachingAllocator(on_out_of_memory=function, limit=4 * MiB)
@@ -89,6 +90,7 @@ class Leaks(TestCase):
             buffer.copy_from_host(data, 0, stream)
             buffer.close()
         data.extend(b"not locked")
+        gc.collect()
         after = [sys.getrefcount(o) for o in (stream, data, function, None)]
         self.assertEqual(after[:3], counts[:3])
         self.assertLess(abs(after[3] - counts[3]), 250)  # None's number varies by itself
