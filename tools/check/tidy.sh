@@ -18,7 +18,9 @@ tidy=$(type -P clang-tidy-14 || type -P clang-tidy) || {
 }
 if [[ ! $build ]]; then
   build=out/tidy
-  cmake -S . -B "$build" -G Ninja -DSTILLMAP_BUILD_BENCH=ON >/dev/null
+  python=OFF
+  [[ ! -e .cache/nanobind/cmake ]] || python=ON # which tools/setup.sh puts there
+  cmake -S . -B "$build" -G Ninja -DSTILLMAP_BUILD_BENCH=ON -DSTILLMAP_BUILD_PYTHON="$python" >/dev/null
   cmake --build "$build" --target stillmap_manifest >/dev/null
 fi
 cmake -B "$build" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >/dev/null
