@@ -39,7 +39,7 @@ for name in "${frameworks[@]}"; do
   (
     cd "$venv" # so that nothing of the repository is imported
     PYTHONPATH="$STILLMAP_ROOT/out/wheel/source" bin/python -c \
-      'import sys; from stillmap_hostcuda import launcher; sys.exit(launcher.main())' run --kernels skip -- \
+      'import sys; from stillmap_hostcuda import launcher; sys.exit(launcher.main())' run --kernels skip --config memory=4G -- \
       bin/python "$STILLMAP_ROOT/python/tests/frameworks/${name}_test.py"
   ) || status=1
 done

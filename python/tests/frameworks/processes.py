@@ -1,6 +1,6 @@
 """Each case of these tests is a program of its own: an allocator is chosen once in a process.
 
-They need the framework, and a GPU or hostcuda with kernels=skip. docs/python.md#tests-with-frameworks
+They need the framework, and a GPU or hostcuda with kernels=skip,memory=4G: tools/frameworks.sh.
 """
 
 import importlib.util
