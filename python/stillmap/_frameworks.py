@@ -7,7 +7,7 @@ import threading
 from types import ModuleType
 from typing import Any
 
-from ._native import CachingAllocator, InvalidArgumentError
+from ._native import CachingAllocator, InvalidArgumentError, NotSupportedError
 
 
 def require(module: str, *, adaptor: str, package: str) -> ModuleType:
@@ -19,7 +19,8 @@ def require(module: str, *, adaptor: str, package: str) -> ModuleType:
 
 
 def free_if_open(heap: CachingAllocator, ptr: int, last_used_on: Any = ...) -> None:
-    """Frees a block. A block of a closed allocator is gone already: frameworks free late, so it is no error."""
+    """Frees a block. One of a closed allocator is gone already, and one in a forked child is the parent's:
+    frameworks free late, and at a child's exit, so neither is an error."""
     try:
         if last_used_on is not ... and not heap.closed:
             heap.record_use(ptr, last_used_on)
@@ -27,6 +28,8 @@ def free_if_open(heap: CachingAllocator, ptr: int, last_used_on: Any = ...) -> N
     except InvalidArgumentError:
         if not heap.closed:
             raise
+    except NotSupportedError:
+        return  # a forked child
 
 
 class Heaps:
@@ -54,6 +57,3 @@ class Heaps:
             if heap is None or heap.closed:
                 heap = self._open[device] = CachingAllocator(device, **self._options)
             return heap
-
-
-__all__ = ["Heaps", "free_if_open", "require"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from ._frameworks import free_if_open, require
-from ._native import CachingAllocator, GrowableBuffer, NotSupportedError
+from ._native import CachingAllocator, GrowableBuffer, NotSupportedError, OutOfMemoryError
 
 _core = require("cuda.core", adaptor="cuda_core", package="cuda-core 1.2.2")
 
@@ -20,6 +20,13 @@ _core = require("cuda.core", adaptor="cuda_core", package="cuda-core 1.2.2")
 def _of_a_graph(stream: Any) -> bool:
     # A capturing Stream is not recognised here: its allocations would live outside the graph.
     return not isinstance(stream, _core.Stream) and hasattr(stream, "begin_building")
+
+
+def _named(error: OutOfMemoryError) -> OutOfMemoryError:
+    # Programs for cuda.core look for the driver's name of the error, which its own resources raise.
+    named = OutOfMemoryError(f"CUDA_ERROR_OUT_OF_MEMORY: {error}")
+    named.__dict__.update(error.__dict__)
+    return named
 
 
 class MemoryResource(_core.MemoryResource):  # type: ignore[misc]
@@ -49,7 +56,10 @@ class MemoryResource(_core.MemoryResource):  # type: ignore[misc]
             raise TypeError("MemoryResource.allocate: pass a stream; device.default_stream is the default one")
         if _of_a_graph(stream):
             raise NotSupportedError("MemoryResource.allocate: a graph's memory comes from GraphMemoryResource")
-        ptr = self._allocator.allocate(size, stream)
+        try:
+            ptr = self._allocator.allocate(size, stream)
+        except OutOfMemoryError as error:
+            raise _named(error) from error
         try:
             return _core.Buffer.from_handle(ptr, size, mr=self, stream=stream)
         except BaseException:

@@ -12,7 +12,7 @@ from ._frameworks import Heaps, free_if_open, require
 from ._native import CachingAllocator
 
 _memory = require("cupy.cuda.memory", adaptor="cupy", package="cupy-cuda13x 14.2.0")
-_stream = require("cupy.cuda.stream", adaptor="cupy", package="cupy-cuda13x 14.2.0")
+_cuda = require("cupy.cuda", adaptor="cupy", package="cupy-cuda13x 14.2.0")
 _heaps = Heaps("cupy")
 configure = _heaps.configure
 
@@ -28,7 +28,7 @@ _allocated_by: dict[int, CachingAllocator] = {}  # by address: a heap may have b
 def malloc(nbytes: int, device: int) -> int:
     """For CuPy's current stream of this thread. OutOfMemoryError is a MemoryError; a callback's exception passes."""
     source = _heaps.of(device)
-    ptr = source.allocate(nbytes, _stream.get_current_stream_ptr())
+    ptr = source.allocate(nbytes, _cuda.get_current_stream())
     if ptr:
         _allocated_by[ptr] = source
     return ptr
