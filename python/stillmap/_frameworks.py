@@ -57,3 +57,9 @@ class Heaps:
             if heap is None or heap.closed:
                 heap = self._open[device] = CachingAllocator(device, **self._options)
             return heap
+
+    def close(self, device: int) -> None:
+        """Closes the device's heap, if one is open."""
+        heap = self._open.get(device)
+        if heap is not None:
+            heap.close()

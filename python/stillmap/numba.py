@@ -71,8 +71,8 @@ class MemoryManager(_cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
         """Frees all that was allocated in the context, and gives the pages back to the device."""
         super().reset()
         self._flush()
-        heap = _heaps.of(self.context.device.id)
-        heap.close()  # the device's primary context may be destroyed next, with the allocator's events
+        # The device's primary context may be destroyed next, with the allocator's events.
+        _heaps.close(self.context.device.id)
 
     def _release(self, item: tuple[CachingAllocator, int]) -> None:
         # Called by deallocations.clear(), which empties the queue: the last of a batch frees all.
