@@ -1,4 +1,4 @@
-"""stillmap.numba in Numba. Copies only: no kernel has to run. One program for each case, because Numba keeps its manager."""
+"""stillmap.numba in Numba. Copies only: no kernel has to run. Each case is a program: Numba keeps its manager."""
 
 import importlib.util
 import pathlib
