@@ -7,6 +7,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
+import stillmap
 from support import TestCase
 
 COMMON = """
@@ -140,6 +141,20 @@ class Numba(TestCase):
             t = threading.Thread(target=lambda: (kept.clear(), gc.collect(), todo.deallocations.clear()))
             t.start(); t.join()
             assert live() == 0
+        """)
+
+    def test_each_device_has_its_own(self):
+        if stillmap.device_count() < 2:
+            self.skipTest("needs two devices")
+        self.program("""
+            with cuda.gpus[0]: first = cuda.to_device(known(5))
+            with cuda.gpus[1]: second = cuda.to_device(known(6))
+            for number, made in enumerate((first, second)):
+                assert sn.allocator(number).owns(int(made.gpu_data.handle))
+            del made, first, second
+            for number in (0, 1):
+                with cuda.gpus[number]: manager().deallocations.clear()
+                assert sn.allocator(number).stats()["total"]["blocks"] == 0
         """)
 
     def test_a_closed_allocator(self):
