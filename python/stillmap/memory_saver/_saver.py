@@ -131,7 +131,8 @@ class TorchMemorySaver:
     def hook_mode(self, value: str) -> None:
         """Accepted, and without effect: there is one way, which serves both."""
         if value not in _HOOK_MODES:
-            raise stillmap.InvalidArgumentError(f"memory_saver: hook_mode is {value!r}; it must be one of {_HOOK_MODES}")
+            raise stillmap.InvalidArgumentError(
+                f"memory_saver: hook_mode is {value!r}; it must be one of {_HOOK_MODES}")
         self._hook_mode = value
 
     @property

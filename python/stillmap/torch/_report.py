@@ -13,7 +13,8 @@ import stillmap
 from ._plugin import device_index
 
 # The package's models of PyTorch's allocators. docs/traces.md
-_ALLOCATORS = {"stillmap": "Stillmap", "segments": "PyTorch, native", "segments-expanding": "PyTorch, expandable segments"}
+_ALLOCATORS = {"stillmap": "Stillmap", "segments": "PyTorch, native",
+               "segments-expanding": "PyTorch, expandable segments"}
 
 
 @dataclass(frozen=True)
