@@ -14,8 +14,9 @@ Sizes are bytes. Tested with PyTorch 2.14.
 
 from ._growable import GrowableTensor
 from ._pool import Pool, pool
+from ._report import Report, report
 from ._state import Restored, resume, restore, snapshot, suspend, suspended
 from ._use import in_use, memory_map, memory_summary, stats, use
 
-__all__ = ["GrowableTensor", "Pool", "Restored", "in_use", "memory_map", "memory_summary", "pool", "restore", "resume",
-           "snapshot", "stats", "suspend", "suspended", "use"]
+__all__ = ["GrowableTensor", "Pool", "Report", "Restored", "in_use", "memory_map", "memory_summary", "pool", "report",
+           "restore", "resume", "snapshot", "stats", "suspend", "suspended", "use"]

@@ -1,0 +1,87 @@
+"""Memory of one tag, one kind of backup and one device."""
+
+from __future__ import annotations
+
+import torch
+
+import stillmap
+import stillmap.torch as st
+from stillmap.torch._state import _Memory
+
+
+class Group:
+    """It is paused and resumed as a whole.
+
+    A CPU backup is copied by PyTorch, not kept by stillmap.suspend(): get_cpu_backup() has to read it while the memory
+    is away. A disk backup is stillmap.suspend()'s, with checksums.
+    """
+
+    def __init__(self, tag: str, store: str, device: int) -> None:
+        self.tag = tag
+        self.store = store  # "pinned", "mmap", "disk", "none"
+        self.device = device
+        self.pools: list[st.Pool] = []
+        self.pool = self.new_pool()
+        self._paused = False
+        self._saved: dict[tuple[int, int], torch.Tensor] = {}  # by address and size of PyTorch's segments
+
+    def new_pool(self) -> st.Pool:
+        made = st.pool(self.tag, device=self.device)
+        self.pools.append(made)
+        return made
+
+    def pause(self, directory: str | None) -> bool:
+        """False: there was nothing to pause."""
+        heap = st.stats(self.tag, self.device)
+        if self._paused or not heap or heap["total"]["committed"] == 0:
+            return False
+        if self.store == "disk" and directory is None:
+            raise stillmap.InvalidArgumentError(
+                "memory_saver.pause: a region has enable_disk_backup, and no folder is set; call set_disk_backup_dir() "
+                "or set TMS_DISK_BACKUP_DIR")
+        if self.store in ("pinned", "mmap"):
+            self._save()
+        if self.store == "disk":
+            st.suspend(self.tag, device=self.device, store="file", directory=directory)
+        else:
+            st.suspend(self.tag, device=self.device, store="discard")
+        self._paused = True
+        return True
+
+    def resume(self, retain: bool) -> None:
+        if not self._paused:
+            return
+        st.resume(self.tag, device=self.device)
+        self._paused = False
+        # A segment whose tensors were freed meanwhile may be gone.
+        for key in self._segments() & self._saved.keys():
+            self._bytes(*key).copy_(self._saved[key], non_blocking=True)
+        torch.cuda.synchronize(self.device)
+        if not retain:
+            self._saved.clear()
+
+    def backup_of(self, address: int, nbytes: int) -> torch.Tensor | None:
+        if not self._paused:
+            return None
+        for (begin, size), saved in self._saved.items():
+            if begin <= address and address + nbytes <= begin + size:
+                return saved[address - begin:address - begin + nbytes]
+        return None
+
+    def _segments(self) -> set[tuple[int, int]]:
+        found = {(s["address"], s["total_size"]) for pool in self.pools for s in pool.segments()}
+        return {(address, size) for address, size in found if size}
+
+    def _save(self) -> None:
+        torch.cuda.synchronize(self.device)
+        present = self._segments()
+        kept = {key: saved for key, saved in self._saved.items() if key in present}
+        for key in present:
+            if key not in kept:
+                kept[key] = torch.empty(key[1], dtype=torch.uint8, pin_memory=self.store == "pinned")
+            kept[key].copy_(self._bytes(*key), non_blocking=True)
+        torch.cuda.synchronize(self.device)
+        self._saved = kept
+
+    def _bytes(self, address: int, nbytes: int) -> torch.Tensor:
+        return torch.as_tensor(_Memory(address, nbytes, self), device=torch.device("cuda", self.device))

@@ -1,0 +1,199 @@
+"""stillmap.memory_saver in PyTorch's unmodified wheel. Kernels need not run: contents come and go by copies."""
+
+import unittest
+
+from processes import TestCase, needs
+
+COMMON = """
+import os, sys, torch
+from stillmap.memory_saver import TorchMemorySaver, configure_subprocess, torch_memory_saver as saver
+import stillmap, stillmap.torch as st
+MiB = 1 << 20
+def known(n, seed=1):
+    return (torch.arange(n, dtype=torch.int64) * (2 * seed + 1) % 251).to(torch.uint8)
+def filled(n, seed=1):
+    t = torch.empty(n, dtype=torch.uint8, device="cuda")
+    t.copy_(known(n, seed))
+    return t
+def right(t, seed=1):
+    return torch.equal(t.cpu(), known(t.numel(), seed))
+def free():
+    torch.cuda.synchronize()
+    return torch.cuda.mem_get_info()[0]
+def raises(kind, call):
+    try:
+        call()
+    except kind as e:
+        return str(e)
+    raise AssertionError(f"no {kind}")
+"""
+
+
+@needs("torch")
+class MemorySaver(TestCase):
+    def program(self, code, *arguments, **options):
+        return self.run_program(COMMON + "\n".join(line[8:] for line in code.splitlines()), *arguments, **options)
+
+    def test_tags_and_backups(self):
+        self.program("""
+        outside = filled(8 * MiB, 9)
+        with saver.region("weights", enable_cpu_backup=True):
+            weights, small = filled(40 * MiB, 1), filled(1000, 2)
+        with saver.region("weights", enable_cpu_backup=True, cpu_backup_backend="mmap"):
+            pageable = filled(40 * MiB, 3)
+        with saver.region("kv"):
+            kv = filled(40 * MiB, 4)
+        all_of_them = [weights, small, pageable, kv]
+        addresses = [t.data_ptr() for t in all_of_them]
+        before = free()
+        assert saver.get_cpu_backup(weights) is None, "it is not paused"
+        for _ in range(2):
+            saver.pause("kv")
+            assert 40 * MiB <= free() - before < 80 * MiB
+            assert right(weights, 1) and right(outside, 9)
+            saver.pause()
+            saver.pause()
+            assert free() - before >= 120 * MiB
+            assert right(saver.get_cpu_backup(small), 2)
+            assert right(saver.get_cpu_backup(pageable, zero_copy=True), 3)
+            assert saver.get_cpu_backup(kv) is None, "it has no backup"
+            assert saver.get_cpu_backup(outside) is None
+            saver.resume("weights")
+            assert right(weights, 1) and right(small, 2) and right(pageable, 3)
+            saver.resume()
+            saver.resume()
+            kv.copy_(known(40 * MiB, 5))
+            assert right(kv, 5) and free() == before
+            assert [t.data_ptr() for t in all_of_them] == addresses
+        """)
+
+    def test_a_backup_can_be_kept(self):
+        self.program("""
+        with saver.region(enable_cpu_backup=True):
+            t = filled(4 * MiB, 1)
+        saver.retain_cpu_backup = True
+        saver.pause()
+        first = saver.get_cpu_backup(t, zero_copy=True).data_ptr()
+        saver.resume()
+        t.copy_(known(4 * MiB, 2))
+        saver.pause()
+        again = saver.get_cpu_backup(t, zero_copy=True)
+        assert again.data_ptr() == first and right(again, 2)
+        saver.resume()
+        assert right(t, 2)
+        """)
+
+    def test_disk(self):
+        self.program("""
+        with saver.region(enable_disk_backup=True):
+            t = filled(40 * MiB, 1)
+        before = free()
+        assert "set_disk_backup_dir" in raises(stillmap.Error, saver.pause)
+        assert right(t, 1)
+        saver.set_disk_backup_dir(os.path.join(sys.argv[1], "new"))
+        for seed in (1, 2):
+            t.copy_(known(40 * MiB, seed))
+            saver.pause()
+            assert free() - before >= 40 * MiB
+            saver.resume()
+            assert right(t, seed)
+        """, self.folder)
+
+    def test_tensors_come_and_go_while_paused(self):
+        self.program("""
+        with saver.region(enable_cpu_backup=True):
+            gone, stays = filled(40 * MiB, 1), filled(40 * MiB, 2)
+        saver.pause()
+        del gone
+        torch.cuda.empty_cache()
+        with saver.region(enable_cpu_backup=True):
+            new = filled(60 * MiB, 3)
+        saver.resume()
+        assert right(stays, 2) and right(new, 3)
+        saver.pause(); saver.resume()
+        assert right(stays, 2) and right(new, 3)
+        """)
+
+    def test_disable(self):
+        self.program("""
+        raises(stillmap.InvalidArgumentError, lambda: saver.disable().__enter__())
+        with saver.region(enable_cpu_backup=True):
+            inside = filled(40 * MiB, 1)
+            before = free()
+            saver.pause()
+            with saver.disable():
+                other = filled(40 * MiB, 2)
+            assert right(other, 2)
+            saver.resume()
+            more = filled(4 * MiB, 3)
+        saver.pause()
+        assert right(other, 2)
+        assert saver.get_cpu_backup(more) is not None, "after disable() the region goes on"
+        saver.resume()
+        assert right(inside, 1) and right(more, 3)
+        """)
+
+    def test_graphs(self):
+        self.program("""
+        stream, handle = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+        source, target = filled(20 * MiB, 1), filled(20 * MiB, 2)
+        graphs, middles = [torch.cuda.CUDAGraph() for _ in range(3)], []
+        for graph, pool in zip(graphs, (None, handle, handle)):
+            with saver.cuda_graph(graph, pool=pool, stream=stream, tag="graph"):
+                middle = torch.empty_like(source)
+                middle.copy_(source)
+                target.copy_(middle)
+            middles.append(middle.data_ptr())
+            del middle
+        assert middles[1] == middles[2] != middles[0], "the same pool, the same memory"
+        again = torch.cuda.CUDAGraph()
+        with saver.cuda_graph(again, pool=graphs[0].pool(), stream=stream, tag="graph"):
+            middle = torch.empty_like(source)
+            middle.copy_(source)
+            target.copy_(middle)
+        assert middle.data_ptr() == middles[0]
+        for seed in (4, 5):
+            before = free()
+            saver.pause("graph")
+            assert free() - before >= 40 * MiB
+            saver.resume("graph")
+            for graph in (*graphs, again):
+                seed += 10
+                source.copy_(known(20 * MiB, seed))
+                graph.replay()
+                torch.cuda.synchronize()
+                assert right(target, seed)
+        """)
+
+    def test_a_pause_that_fails_changes_nothing(self):
+        self.program("""
+        with saver.region("a", enable_cpu_backup=True):
+            a = filled(4 * MiB, 1)
+        with saver.region("b", enable_disk_backup=True):
+            b = filled(4 * MiB, 2)
+        raises(stillmap.Error, saver.pause)
+        assert not st.suspended() and right(a, 1) and right(b, 2)
+        """)
+
+    def test_settings(self):
+        self.program("""
+        for mode in ("preload", "torch"):
+            saver.hook_mode = mode
+        raises(ValueError, lambda: setattr(saver, "hook_mode", "other"))
+        raises(ValueError, lambda: saver.region(cpu_backup_backend="mmap").__enter__())
+        raises(ValueError, lambda: saver.region(enable_cpu_backup=True, enable_disk_backup=True).__enter__())
+        raises(ValueError, lambda: saver.region(enable_cpu_backup=True, cpu_backup_backend="x").__enter__())
+        with configure_subprocess():
+            pass
+        saver.pause(); saver.resume(); saver.pause("nothing of this tag"); saver.resume("nothing of this tag")
+        assert saver.enabled and not saver.retain_cpu_backup
+        first, second = TorchMemorySaver(), TorchMemorySaver()
+        with first.region("x"):
+            t = filled(MiB)
+        first.pause(); first.resume(); second.pause()
+        del t
+        """)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,76 @@
+"""stillmap.torch.report in PyTorch's unmodified wheel: the peaks of a recorded loop."""
+
+import unittest
+
+from processes import TestCase, needs
+
+LOOP = """
+import os, random, sys, torch, stillmap, stillmap.torch as st
+MiB = 1 << 20
+def run(sizes):
+    kept, live, peak = [], 0, 0
+    for n in sizes:
+        kept.append(torch.empty(n, dtype=torch.uint8, device="cuda"))
+        live += n
+        peak = max(peak, live)
+        if len(kept) > 20:
+            live -= kept.pop(random.randrange(20)).numel()
+    return peak
+random.seed(1)
+"""
+
+
+@needs("torch")
+class Report(TestCase):
+    def program(self, code, *arguments):
+        return self.run_program(LOOP + "\n".join(line[8:] for line in code.splitlines()), *arguments)
+
+    def test_random_lengths_hold_less_than_pytorchs_allocators(self):
+        print(self.program("""
+        recording = stillmap.record(os.path.join(sys.argv[1], "trace"))
+        st.use()
+        peak = run(random.randint(1, 64) * MiB for _ in range(400))
+        for _ in range(2):  # the replay is not recorded
+            told = st.report(recording)
+            assert told.live == peak, (told, peak)
+            assert all(held >= peak for held in told.held.values())
+            assert told.saved() > 0 and told.saved("segments-expanding") > 0, told
+        again = st.report(recording.path)
+        assert again.live == peak and "Stillmap holds" in str(again) and "<table>" in again._repr_html_()
+        assert os.environ["STILLMAP_RECORD"].endswith("trace"), "the recording goes on"
+        print("random lengths", again, sep="\\n")
+        """, self.folder))
+
+    def test_fixed_lengths_hold_no_more(self):
+        print(self.program("""
+        recording = stillmap.record(os.path.join(sys.argv[1], "trace"))
+        st.use()
+        peak = run(16 * MiB for _ in range(400))
+        told = st.report(recording)
+        assert told.live == peak and told.saved() >= 0 and told.saved("segments-expanding") >= 0, told
+        print("fixed lengths", told, sep="\\n")
+        """, self.folder))
+
+    def test_a_snapshot_of_the_native_allocator(self):
+        self.program("""
+        torch.cuda.memory._record_memory_history(max_entries=100000, stacks="python", context=None)
+        peak = run(random.randint(1, 64) * MiB for _ in range(100))
+        path = os.path.join(sys.argv[1], "snapshot.pickle")
+        torch.cuda.memory._dump_snapshot(path)
+        told = st.report(path)
+        assert told.live == peak, (told, peak)
+        """, self.folder)
+
+    def test_what_is_no_trace(self):
+        self.program("""
+        for path, kind in ((os.path.join(sys.argv[1], "none"), OSError), (sys.argv[2], stillmap.Error)):
+            try:
+                st.report(path)
+                raise AssertionError("it is reported")
+            except kind:
+                pass
+        """, self.folder, __file__)
+
+
+if __name__ == "__main__":
+    unittest.main()
