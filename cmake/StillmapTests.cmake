@@ -23,7 +23,7 @@ function(stillmap_tests kind)
   list(TRANSFORM shared PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
   list(REMOVE_ITEM sources ${shared})
   if(kind STREQUAL "allocators")  # its sub-folders with a library of their own are kinds of their own
-    list(FILTER sources EXCLUDE REGEX "/allocators/(replay|torch)/")
+    list(FILTER sources EXCLUDE REGEX "/allocators/(cccl|replay|torch)/")
   endif()
   set(program stillmap_tests_${kind})
   add_executable(${program} ${sources} ${arg_SOURCES})

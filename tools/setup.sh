@@ -94,6 +94,34 @@ ensure_cuda_headers() {
   ln -sfn "$include" "$STILLMAP_ROOT/.cache/cuda/include"
 }
 
+# Where <cuda/memory_resource> is, in the order in which the builds look; nothing when nowhere.
+find_cccl_headers() {
+  local include folder
+  include=$(find_cuda_headers) || return 1
+  [[ -e $include/cuda_runtime_api.h ]] || return 1 # which CCCL includes
+  for folder in ${STILLMAP_CCCL_INCLUDE:-"$include/cccl" "$include" "$STILLMAP_ROOT/.cache/cccl"}; do
+    [[ -e $folder/cuda/memory_resource ]] && echo "$folder" && return 0
+  done
+  return 1
+}
+
+# CCCL, for the tests of allocators/cccl: the toolkit's, or the one of PyPI that belongs to the headers
+# that ensure_cuda_headers fetches. A machine that cannot fetch it skips these tests.
+ensure_cccl_headers() {
+  find_cccl_headers >/dev/null && return 0
+  local wheel=nvidia-cuda-cccl-cu12==12.9.27 log="$STILLMAP_ROOT/.cache/pip.log" python=python3
+  [[ -x /usr/bin/python3 ]] && python=/usr/bin/python3
+  say "no CCCL found: fetching its headers ($wheel) from PyPI into .venv"
+  mkdir -p "$STILLMAP_ROOT/.cache"
+  if ! { { [[ -x $STILLMAP_ROOT/.venv/bin/pip ]] || "$python" -m venv "$STILLMAP_ROOT/.venv"; } &&
+    "$STILLMAP_ROOT/.venv/bin/pip" install --no-deps --disable-pip-version-check "$wheel"; } >"$log" 2>&1; then
+    tail -3 "$log" >&2
+    say "no CCCL: its memory resources are not tested"
+    return 0
+  fi
+  ln -sfn "$(echo "$STILLMAP_ROOT"/.venv/lib/python3*/site-packages/nvidia/cuda_cccl/include)" "$STILLMAP_ROOT/.cache/cccl"
+}
+
 # nanobind, of which the Python module is made, from PyPI: the same version as in pyproject.toml. A
 # machine that cannot fetch it builds and tests all else.
 ensure_nanobind() {
@@ -127,6 +155,7 @@ ensure_machine() {
   fi
   ensure_packages "${packages[@]}"
   ensure_cuda_headers
+  ensure_cccl_headers
   ensure_nanobind
 }
 

@@ -305,6 +305,55 @@ _mpi = repository_rule(
     doc = "The system's Open MPI (on Debian: libopenmpi-dev), or nothing.",
 )
 
+_CCCL_BUILD = """
+load("@rules_cc//cc:defs.bzl", "cc_library")
+
+cc_library(
+    name = "headers",
+    hdrs = glob(["cccl/cuda/**", "cccl/cub/**", "cccl/nv/**", "cccl/thrust/**", "toolkit/*.h", "toolkit/*.hpp", "toolkit/crt/*"]),
+    includes = ["cccl", "toolkit"],
+    visibility = ["//visibility:public"],
+)
+"""
+
+def _cccl_impl(ctx):
+    # CCCL, and the headers of the CUDA runtime that it includes: of the toolkit, or from PyPI, where
+    # tools/setup.sh has put them. Without it what is written for CCCL is checked by no test.
+    cache = ctx.path(ctx.attr.workspace_file).dirname.get_child(".cache")
+    explicit = ctx.os.environ.get("STILLMAP_CUDA_INCLUDE", "")
+    roots = []
+    if explicit and explicit != "pypi":
+        roots = [ctx.path(explicit)]
+    elif not explicit:
+        roots = [ctx.path(home + "/include") for home in [ctx.os.environ.get("CUDA_HOME", "")] if home]
+        roots.append(ctx.path("/usr/local/cuda/include"))
+    roots.append(cache.get_child("cuda").get_child("include"))
+    folders = []
+    if ctx.os.environ.get("STILLMAP_CCCL_INCLUDE", ""):
+        folders = [ctx.path(ctx.os.environ["STILLMAP_CCCL_INCLUDE"])]
+    else:
+        for root in roots:
+            folders += [root.get_child("cccl"), root]
+        folders.append(cache.get_child("cccl"))
+    toolkits = [r for r in roots if r.get_child("cuda_runtime_api.h").exists]
+    found = [f for f in folders if f.get_child("cuda").get_child("memory_resource").exists]
+    have = bool(toolkits and found)
+    if have:
+        for name in ["cuda", "cub", "nv", "thrust"]:
+            ctx.symlink(found[0].get_child(name), "cccl/" + name)
+        ctx.symlink(toolkits[0], "toolkit")
+    ctx.file("BUILD", _CCCL_BUILD if have else "")
+    ctx.file("have.bzl", "HAVE_CCCL = %s\n" % have)
+
+_cccl = repository_rule(
+    implementation = _cccl_impl,
+    attrs = {"workspace_file": attr.label(mandatory = True, allow_single_file = True)},
+    environ = ["CUDA_HOME", "STILLMAP_CUDA_INCLUDE", "STILLMAP_CCCL_INCLUDE"],
+    configure = True,
+    local = True,
+    doc = "NVIDIA's C++ libraries: libcu++, Thrust and CUB (STILLMAP_CCCL_INCLUDE, the toolkit's, PyPI's), or nothing.",
+)
+
 _PYTHON_BUILD = """
 load("@rules_cc//cc:defs.bzl", "cc_library")
 
@@ -379,6 +428,8 @@ def declare_dependencies(existing = {}):
             )
     if "cuda" not in existing:
         _cuda_headers(name = "cuda", workspace_file = Label("//:WORKSPACE"))
+    if "cccl" not in existing:
+        _cccl(name = "cccl", workspace_file = Label("//:WORKSPACE"))
     if "mpi" not in existing:
         _mpi(name = "mpi")
     if "python" not in existing:

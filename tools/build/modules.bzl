@@ -13,6 +13,7 @@ STILLMAP_MODULES = {
     "allocators": ["vmm"],
     "allocators/replay": ["allocators", "vmm"],
     "allocators/torch": ["allocators", "vmm"],
+    "allocators/cccl": ["allocators", "vmm"],
     "checkpoint/common": ["vmm"],
     "checkpoint/suspend": ["checkpoint/common", "vmm"],
     "checkpoint/image": ["vmm"],

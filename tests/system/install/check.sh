@@ -60,16 +60,26 @@ is_relocatable() {
   [[ ! $found ]] || fail "absolute paths in $found"
 }
 
-# A header that needs an MPI or CUDA is compiled with what pkg-config says of its library.
+# A header that needs an MPI or CUDA is compiled with what pkg-config says of its library; those for CCCL
+# with the one that the tests use, and not at all where there is none.
 headers_alone() {
-  local flags
+  local flags cccl cuda headers=(find stillmap -name '*.h')
+  if cccl=$(source "$root/tools/setup.sh" && find_cccl_headers); then
+    cuda=$(source "$root/tools/setup.sh" && find_cuda_headers)
+    cccl="-DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE -DTHRUST_DEVICE_SYSTEM=THRUST_DEVICE_SYSTEM_CPP \
+      -isystem $cccl -isystem $cuda -isystem $root/hostcuda/cudart/fallback"
+  else
+    echo "no CCCL: the headers of allocators/cccl are not compiled"
+    headers+=(! -path '*/allocators/cccl/*')
+  fi
   flags=$(pkg-config --cflags stillmap $(cd "$PKG_CONFIG_PATH" && ls | sed -n 's/\.pc$//p' | grep -x stillmap-mpi || true))
+  flags+=" $cccl"
   cd "$moved/include"
   # shellcheck disable=SC2086
-  find stillmap -name '*.h' | sort | xargs -P "$(nproc)" -I{} sh -c \
+  "${headers[@]}" | sort | xargs -P "$(nproc)" -I{} sh -c \
     'printf "#include \"%s\"\n#include \"%s\"\n" {} {} | "$@" -x c++ - || { echo "{} does not compile alone"; exit 255; }' \
     sh g++ "${warnings[@]}" -fsyntax-only $flags || return 1
-  find stillmap -name '*.h' | sort | sed 's/.*/#include "&"/' >"$work/all.cpp"
+  "${headers[@]}" | sort | sed 's/.*/#include "&"/' >"$work/all.cpp"
   # shellcheck disable=SC2086
   "$other" "${warnings[@]}" -fsyntax-only $flags "$work/all.cpp"
 }
