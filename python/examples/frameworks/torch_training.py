@@ -1,6 +1,6 @@
 """A PyTorch training loop that gives its memory back in the middle, and goes on.
 
-On hostcuda: stillmap-hostcuda run --kernels skip -- python torch_training.py  (losses mean nothing there)
+On hostcuda: hostcuda run --kernels skip -- python torch_training.py  (losses mean nothing there)
 """
 
 import torch

@@ -1,6 +1,6 @@
 """A program written for torch_memory_saver, with one import replaced.
 
-On hostcuda: stillmap-hostcuda run --kernels skip -- python torch_pause_resume.py
+On hostcuda: hostcuda run --kernels skip -- python torch_pause_resume.py
 """
 
 import torch
