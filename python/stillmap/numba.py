@@ -54,7 +54,8 @@ class MemoryManager(_cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
         ptr = self._attempt_allocation(lambda: _allocate(heap, max(size, 1)))
         memory = _driver.AutoFreePointer(weakref.proxy(self.context), ptr, size,
                                          finalizer=_finalizer(self, heap, ptr, size))
-        self.allocations[ptr] = memory
+        # Not the address alone: a heap made after close() may give one that an array of the old heap still has.
+        self.allocations[heap, ptr] = memory
         return memory.own()
 
     def get_memory_info(self) -> Any:
@@ -86,8 +87,12 @@ class MemoryManager(_cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
         batch = []
         while self._batch:
             batch.append(self._batch.popleft())
-        if any(not heap.closed for heap, _ in batch):
-            self._synchronize()
+        try:
+            if any(not heap.closed for heap, _ in batch):
+                self._synchronize()
+        except BaseException:  # an error of the device, or Ctrl-C: the next batch frees these, too
+            self._batch.extend(batch)
+            raise
         for heap, ptr in batch:
             free_if_open(heap, ptr)
 
@@ -111,7 +116,7 @@ def _finalizer(manager: MemoryManager, heap: CachingAllocator, ptr: int, size: i
     allocations, deallocations = manager.allocations, manager.deallocations
 
     def finalize() -> None:
-        allocations.pop(ptr, None)
+        allocations.pop((heap, ptr), None)
         manager._queued.append(ptr)
         deallocations.add_item(manager._release, (heap, ptr), size)
 

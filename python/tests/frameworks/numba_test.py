@@ -165,6 +165,37 @@ class Numba(TestCase):
             assert (cuda.to_device(known(5)).copy_to_host() == known(5)).all(), "a new one is made"
         """)
 
+    def test_an_interrupted_batch_is_freed_with_the_next(self):
+        self.program("""
+            manager()
+            del_later = cuda.device_array(1 << 20, dtype=np.uint8)
+            wait = type(manager())._synchronize
+            def interrupted(self): raise KeyboardInterrupt
+            type(manager())._synchronize = interrupted
+            del del_later
+            try: manager().deallocations.clear()
+            except KeyboardInterrupt: pass
+            else: raise AssertionError("not interrupted")
+            type(manager())._synchronize = wait
+            small = cuda.device_array(8, dtype=np.uint8)
+            del small
+            manager().deallocations.clear()
+            assert live() == 0, live()
+        """)
+
+    def test_an_address_that_a_closed_allocator_gave_before(self):
+        self.program("""
+            old = cuda.device_array(8, dtype=np.uint8)
+            sn.allocator().close()
+            new = cuda.to_device(known(1000))
+            del old
+            manager().deallocations.clear()
+            assert (new.copy_to_host() == known(1000)).all() and live() > 0
+            del new
+            manager().deallocations.clear()
+            assert live() == 0, live()
+        """)
+
     def test_exit_with_live_arrays(self):
         self.program("""
             kept = [cuda.to_device(known(n)) for n in range(1, 9)]
