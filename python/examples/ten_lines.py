@@ -5,7 +5,7 @@ import tempfile
 
 import stillmap
 
-cache = stillmap.GrowableBuffer(4 << 20, tag="kv", reserve=1 << 30)
+cache = stillmap.GrowableBuffer(4 << 20, tag="kv", reserve=1 << 30, hint=0x200000000000)
 address = cache.address
 cache.copy_from_host(b"contents")
 cache.resize(64 << 20)  # the address stays, and nothing is copied

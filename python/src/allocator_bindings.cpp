@@ -90,8 +90,9 @@ std::string &record_default() {
 void construct_heap(python_allocator *self, int device, const std::string &tag,
                     std::optional<std::size_t> limit, std::optional<std::size_t> soft_limit,
                     std::size_t create_ahead, const std::vector<int> &peer_devices,
-                    nb::handle record_to, nb::object on_out_of_memory) {
+                    nb::handle record_to, nb::object on_out_of_memory, std::uint64_t hint) {
   caching_allocator_options options;
+  options.hint = device_address(hint);
   options.limit = limit_of(limit);
   options.soft_limit = limit_of(soft_limit);
   options.create_ahead_bytes = create_ahead;
@@ -325,9 +326,10 @@ void bind_allocator(nb::module_ &m) {
       nb::arg("tag") = "caching_allocator", nb::arg("limit").none() = nb::none(),
       nb::arg("soft_limit").none() = nb::none(), nb::arg("create_ahead") = 0,
       nb::arg("peer_devices") = std::vector<int>{}, nb::arg("record_to") = "",
-      nb::arg("on_out_of_memory").none() = nb::none(),
+      nb::arg("on_out_of_memory").none() = nb::none(), nb::arg("hint") = 0,
       "Sizes in bytes. Without a limit, the device's memory is one. `on_out_of_memory(nbytes)` is\n"
-      "called when a request would fail; it returns True after it has freed memory.");
+      "called when a request would fail; it returns True after it has freed memory. `hint`: the\n"
+      "preferred address, for memory that another process restores (docs/python.md).");
   m.def(
       "_record_new_allocators_to", [](const std::string &path) { record_default() = path; },
       nb::arg("path"));

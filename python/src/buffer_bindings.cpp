@@ -13,10 +13,11 @@ namespace {
 
 void construct_buffer(python_buffer *self, std::size_t nbytes, int ordinal, std::size_t reserve,
                       const std::string &tag, std::size_t map_ahead,
-                      const std::vector<int> &peer_devices) {
+                      const std::vector<int> &peer_devices, std::uint64_t hint) {
   buffer_options options;
   options.reserve_bytes = reserve;
   options.tag = tag;
+  options.hint = device_address(hint);
   options.map_ahead_bytes = map_ahead;
   options.peer_devices = peer_devices;
   new (self) python_buffer(value_of(without_gil([&]() -> result<growable_buffer> {
@@ -228,10 +229,12 @@ void bind_buffer(nb::module_ &m) {
       "raises BusyError; users of __cuda_array_interface__ are not counted.");
   c.def("__init__", &construct_buffer, nb::arg("nbytes") = 0, nb::kw_only(), nb::arg("device") = 0,
         nb::arg("reserve") = 0, nb::arg("tag") = "", nb::arg("map_ahead") = 0,
-        nb::arg("peer_devices") = std::vector<int>{},
+        nb::arg("peer_devices") = std::vector<int>{}, nb::arg("hint") = 0,
         "reserve: bytes of address space, which cost no memory; 0: as much as the device has "
         "memory.\n"
-        "map_ahead: bytes that a thread keeps mapped beyond nbytes.");
+        "map_ahead: bytes that a thread keeps mapped beyond nbytes. hint: the preferred address, "
+        "for\n"
+        "memory that another process restores (docs/python.md).");
   bind_size(c);
   bind_pages(c);
   bind_views(c);

@@ -87,7 +87,7 @@ class Snapshot(TestCase):
     def setUp(self):
         super().setUp()
         self.file = self.path("image.smi")
-        self.heap = stillmap.CachingAllocator(tag="saved")
+        self.heap = stillmap.CachingAllocator(tag="saved", hint=0x200000000000)
         self.addCleanup(self.heap.close)
         self.block = self.heap.allocate(6 * MiB)
         driver().write(self.block, PATTERN)
@@ -119,10 +119,10 @@ class Snapshot(TestCase):
     """
 
     def test_restored_in_a_fresh_process(self):
-        # At an address that a new process has free, whatever its own libraries take.
         self.run_python("""
             import stillmap, sys
-            buffer = stillmap.GrowableBuffer(6 << 20, tag="saved", reserve=1 << 30)
+            buffer = stillmap.GrowableBuffer(6 << 20, tag="saved", reserve=1 << 30, hint=0x300000000000)
+            assert buffer.address == 0x300000000000
             buffer.copy_from_host(bytes(range(256)) * 4096)
             stillmap.snapshot(sys.argv[1], "saved")
             open(sys.argv[1] + ".address", "w").write(str(buffer.address))
