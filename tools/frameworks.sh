@@ -36,11 +36,15 @@ for name in "${frameworks[@]}"; do
   say "installing the package stillmap into $venv"
   "$venv/bin/pip" install --quiet --disable-pip-version-check .
   say "$name"
-  (
-    cd "$venv" # so that nothing of the repository is imported
-    PYTHONPATH="$STILLMAP_ROOT/out/wheel/source" bin/python -c \
-      'import sys; from stillmap_hostcuda import launcher; sys.exit(launcher.main())' run --kernels skip --config memory=4G -- \
-      bin/python "$STILLMAP_ROOT/python/tests/frameworks/${name}_test.py"
-  ) || status=1
+  tests=("${name}_test.py")
+  [[ $name != torch ]] || tests+=(memory_saver_test.py torch_report_test.py)
+  for test in "${tests[@]}"; do
+    (
+      cd "$venv" # so that nothing of the repository is imported
+      PYTHONPATH="$STILLMAP_ROOT/out/wheel/source" bin/python -c \
+        'import sys; from stillmap_hostcuda import launcher; sys.exit(launcher.main())' run --kernels skip --config memory=4G -- \
+        bin/python "$STILLMAP_ROOT/python/tests/frameworks/$test"
+    ) || status=1
+  done
 done
 exit "$status"

@@ -15,7 +15,8 @@ from ._plugin import device_index
 _NOTE = "stillmap.torch.tensors"
 
 
-def suspend(tag: str, *, device: Any = None, store: str = "pinned_host", directory: str | None = None) -> dict[str, Any]:
+def suspend(tag: str, *, device: Any = None, store: str = "pinned_host",
+            directory: str | None = None) -> dict[str, Any]:
     """Waits for the device, saves the contents of all memory with the tag and gives its pages back to the device.
 
     Addresses stay, so tensors stay valid objects; using one before resume() is an illegal access, which CUDA does
