@@ -193,6 +193,21 @@ void bind_devices(nb::module_ &m) {
       "Name, memory and capabilities of a device. The first call for a device opens and probes "
       "it.");
   m.def(
+      "trim",
+      [](std::size_t keep, int ordinal) {
+        return value_of(without_gil([&]() -> result<std::size_t> {
+          STILLMAP_ASSIGN_OR_RETURN(const device d, open_device(ordinal));
+          const auto pool = d.pool();
+          if (!pool) return std::size_t{0};
+          STILLMAP_ASSIGN_OR_RETURN(const physical_size released, pool->trim(keep));
+          return released.bytes();
+        }));
+      },
+      nb::arg("keep") = 0, nb::kw_only(), nb::arg("device") = 0,
+      "Gives free pages of the device's page pool back to the device, until at most `keep` bytes "
+      "are\n"
+      "left: buffers keep the pages of closed ones for the next. Returns the bytes released.");
+  m.def(
       "stats",
       [](int ordinal) {
         return dict_of(value_of(without_gil([&] { return figures_of(ordinal); })));

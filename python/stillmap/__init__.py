@@ -31,6 +31,7 @@ from ._native import (
     stream_handle,
     suspend,
     suspended,
+    trim,
     version,
 )
 from ._progress import restore, snapshot

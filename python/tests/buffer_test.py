@@ -32,6 +32,17 @@ class Growing(TestCase):
             buffer.shrink_to_fit()
             self.assertLess(buffer.capacity, 5 * MiB)
 
+    @needs_vmm
+    def test_trim_gives_the_pages_of_closed_buffers_back(self):
+        stillmap.trim()
+        free = stillmap.device_info()["free_bytes"]
+        with stillmap.GrowableBuffer(32 * MiB):
+            pass
+        self.assertEqual(stillmap.device_info()["free_bytes"], free - 32 * MiB, "they wait for the next buffer")
+        self.assertEqual(stillmap.trim(keep=8 * MiB), 24 * MiB)
+        self.assertEqual(stillmap.trim(), 8 * MiB)
+        self.assertEqual(stillmap.device_info()["free_bytes"], free)
+
     def test_every_kind_of_host_memory(self):
         with stillmap.GrowableBuffer(100) as buffer:
             for data in (b"bytes", bytearray(b"array"), memoryview(b"view."), memoryview(b"abcdabcd").cast("I")):

@@ -36,6 +36,7 @@ def resume(tag: str, *, device: Any = None) -> dict[str, Any]:
         return stillmap.resume(tag, device=index)
     except stillmap.OutOfMemoryError:
         torch.cuda.empty_cache()
+        stillmap.trim(device=index)
         return stillmap.resume(tag, device=index)
 
 
