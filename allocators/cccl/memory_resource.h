@@ -35,8 +35,10 @@
 #include <utility>
 
 #include "stillmap/allocators/caching_allocator.h"
+#include "stillmap/allocators/cccl/versioned_namespace.h"
 
 namespace stillmap::cccl {
+inline namespace STILLMAP_CCCL_NAMESPACE {
 
 // Throws `e` as the resources of CCCL do: std::invalid_argument for an argument that can never work,
 // cuda::cuda_error for all else of the device, whose number is out of memory's (2) where errc is
@@ -228,4 +230,5 @@ class memory_resource {
   std::shared_ptr<resource_state> state_;  // never null
 };
 
+}  // namespace STILLMAP_CCCL_NAMESPACE
 }  // namespace stillmap::cccl

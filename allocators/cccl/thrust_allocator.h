@@ -19,8 +19,10 @@
 #include <utility>
 
 #include "stillmap/allocators/caching_allocator.h"
+#include "stillmap/allocators/cccl/versioned_namespace.h"
 
 namespace stillmap::cccl {
+inline namespace STILLMAP_CCCL_NAMESPACE {
 
 // A failed allocation, with its message. Thrust's own resources throw a std::bad_alloc for every
 // failure, too (<thrust/system/cuda/memory_resource.h>).
@@ -114,4 +116,5 @@ class thrust_allocator : public thrust::mr::allocator<T, thrust_resource> {
   std::shared_ptr<thrust_resource> owner_;
 };
 
+}  // namespace STILLMAP_CCCL_NAMESPACE
 }  // namespace stillmap::cccl

@@ -58,9 +58,8 @@ int main() {
   {
     const cuda::stream_ref s(reinterpret_cast<cudaStream_t>(own->get()));
     stillmap::cccl::memory_resource resource(heap);
-    cuda::buffer<float, cuda::mr::device_accessible> b(s, resource, 1000, 1.f);
-    cuda::buffer<float, cuda::mr::device_accessible> larger(s, b.memory_resource(), 64'000, 2.f);
-    b = std::move(larger);
+    auto b = cuda::make_buffer<float>(s, resource, 1000, 1.f);
+    b = cuda::make_buffer<float, cuda::mr::device_accessible>(s, b.memory_resource(), 64'000, 2.f);
     if (!heap->owns(b.data()) || b.size() != 64'000) return fail("cuda::buffer");
   }
 #endif

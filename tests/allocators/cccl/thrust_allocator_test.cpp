@@ -9,6 +9,8 @@
 #include <thrust/sequence.h>
 #include <thrust/sort.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <new>
 #include <stdexcept>
