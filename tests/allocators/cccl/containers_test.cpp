@@ -1,12 +1,13 @@
 // Containers on cccl::memory_resource: a small one of the test on a resource_ref, in every dialect, and
-// cuda::buffer, which a host compiler takes from CCCL 3.3 on (3.2: nvcc only). And Stillmap's own vector as the views of libcu++.
+// cuda::buffer, which a host compiler takes from CCCL 3.4 on (before: nvcc, kernels_check.cu). And
+// Stillmap's own vector as the views of libcu++.
 #include <gtest/gtest.h>
 
 #ifdef STILLMAP_HAVE_CCCL
 
 #include <cuda/std/mdspan>
 #include <cuda/std/span>
-#if CCCL_VERSION >= 3003000
+#if CCCL_VERSION >= 3004000
 #include <cuda/buffer>
 #endif
 
@@ -119,7 +120,7 @@ TEST_F(cccl_containers, a_device_vector_is_a_span_and_an_mdspan_of_libcu) {
   EXPECT_EQ(whole.data(), made->data()) << "growth moves nothing, so views stay valid";
 }
 
-#if CCCL_VERSION >= 3003000
+#if CCCL_VERSION >= 3004000
 using buffer = cuda::buffer<int, device_accessible>;
 
 std::vector<int> contents(const device &d, const buffer &b) {
