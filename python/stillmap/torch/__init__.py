@@ -9,7 +9,7 @@
     kv.suspend()                             # the device has the memory, cache.data_ptr() stays
     kv.resume()
 
-Sizes are bytes. Tested with PyTorch 2.14.
+Sizes are bytes. Tested with PyTorch 2.14 and 2.15.
 """
 
 from ._growable import GrowableTensor
