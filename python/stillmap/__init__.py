@@ -68,5 +68,6 @@ __all__ = [
     "stream_handle",
     "suspend",
     "suspended",
+    "trim",
     "version",
 ]
