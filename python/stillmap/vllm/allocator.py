@@ -134,12 +134,14 @@ class StillmapAllocator:
         logger.info("stillmap: resumed %s", ", ".join(resumed) or "nothing")
 
     def _suspend(self, stores: dict[str, str]) -> None:
-        tags = [tag for tag in stores if self._ranges([tag])]  # PyTorch asked for no memory yet
+        ranges = self._ranges(list(stores))
+        with_memory = {r.tag for r in ranges}  # PyTorch has asked for none of the others' yet
+        tags = [tag for tag in stores if tag in with_memory]
         torch.cuda.synchronize(self.device)
         kept = discarded = 0
         done: list[str] = []
         try:
-            callbacks.suspending(self._ranges(tags))
+            callbacks.suspending(ranges)
             for tag in tags:
                 store = stores[tag]
                 suspended = stillmap.suspend(_name(tag), device=self.device, store=store,
@@ -152,7 +154,7 @@ class StillmapAllocator:
         except BaseException:
             for tag in reversed(done):
                 stillmap.resume(_name(tag), device=self.device)
-            callbacks.resumed(self._ranges(tags))
+            callbacks.resumed(ranges)
             raise
         self._asleep.update({tag: stores[tag] for tag in tags})
         logger.info("stillmap: suspended %.2f GiB: %.2f GiB kept (%s), %.2f GiB discarded", (kept + discarded) / _GiB,
