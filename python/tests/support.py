@@ -47,14 +47,15 @@ class TestCase(unittest.TestCase):
         self.assertIn(text, str(raised.exception))
         return raised.exception
 
-    def run_python(self, code, *arguments, expect=0, timeout=60, **environment):
-        """Runs code in a new process; returns its output. Fails if it says more than it should."""
+    def run_python(self, code, *arguments, expect=0, timeout=60, quiet=True, cwd=None, **environment):
+        """Runs code in a new process; returns its output. Fails if it says more than it should (quiet)."""
         done = subprocess.run(
             [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code), *map(str, arguments)],
-            capture_output=True, text=True, timeout=timeout,
+            capture_output=True, text=True, timeout=timeout, cwd=cwd,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment})
         self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
-        self.assertEqual(done.stderr, "", done.stdout)
+        if quiet:
+            self.assertEqual(done.stderr, "", done.stdout)
         return done.stdout
 
 

@@ -2,24 +2,10 @@
 
 import unittest
 
-from processes import TestCase, needs
+from processes import TENSORS, TestCase, needs
 
-COMMON = """
-import os, sys, torch
+COMMON = TENSORS + """
 from stillmap.memory_saver import TorchMemorySaver, configure_subprocess, torch_memory_saver as saver
-import stillmap, stillmap.torch as st
-MiB = 1 << 20
-def known(n, seed=1):
-    return (torch.arange(n, dtype=torch.int64) * (2 * seed + 1) % 251).to(torch.uint8)
-def filled(n, seed=1):
-    t = torch.empty(n, dtype=torch.uint8, device="cuda")
-    t.copy_(known(n, seed))
-    return t
-def right(t, seed=1):
-    return torch.equal(t.cpu(), known(t.numel(), seed))
-def free():
-    torch.cuda.synchronize()
-    return torch.cuda.mem_get_info()[0]
 def raises(kind, call):
     try:
         call()
@@ -31,8 +17,7 @@ def raises(kind, call):
 
 @needs("torch")
 class MemorySaver(TestCase):
-    def program(self, code, *arguments, **options):
-        return self.run_program(COMMON + "\n".join(line[8:] for line in code.splitlines()), *arguments, **options)
+    preamble = COMMON
 
     def test_tags_and_backups(self):
         self.program("""

@@ -4,12 +4,32 @@ They need the framework, and a GPU or hostcuda with kernels=skip,memory=4G: tool
 """
 
 import importlib.util
-import os
-import subprocess
+import pathlib
 import sys
-import tempfile
 import textwrap
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import support
+
+# Tensors of known bytes, whether they still have them, and the device's free memory.
+TENSORS = """
+import os, sys, torch
+import stillmap, stillmap.torch as st
+MiB = 1 << 20
+def known(n, seed=1):
+    return (torch.arange(n, dtype=torch.int64) * (2 * seed + 1) % 251).to(torch.uint8)
+def filled(n, seed=1):
+    t = torch.empty(n, dtype=torch.uint8, device="cuda")
+    t.copy_(known(n, seed))
+    return t
+def right(t, seed=1):
+    return torch.equal(t.cpu(), known(t.numel(), seed))
+def free():
+    torch.cuda.synchronize()
+    return torch.cuda.mem_get_info()[0]
+"""
 
 
 def needs(*packages):
@@ -17,23 +37,11 @@ def needs(*packages):
     return unittest.skipIf(missing, "not installed: " + ", ".join(missing))
 
 
-class TestCase(unittest.TestCase):
+class TestCase(support.TestCase):
     maxDiff = None
+    preamble = ""  # what each program begins with
 
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-    def run_program(self, code, *arguments, timeout=300, quiet=True, **environment):
-        """Runs code in a new process, which has to end by itself with status 0. Returns its output."""
-        done = subprocess.run(
-            [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code), *map(str, arguments)],
-            capture_output=True, text=True, timeout=timeout, cwd=self.folder, env={**os.environ, **environment})
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        if quiet:
-            self.assertEqual(done.stderr, "", done.stdout)
-        return done.stdout
+    def program(self, code, *arguments, timeout=300, **options):
+        """Runs the preamble and the code in a new process, which has to end by itself. Returns its output."""
+        return self.run_python(self.preamble + textwrap.dedent(code), *arguments, timeout=timeout, cwd=self.folder,
+                               **options)

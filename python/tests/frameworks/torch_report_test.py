@@ -22,8 +22,7 @@ random.seed(1)
 
 @needs("torch")
 class Report(TestCase):
-    def program(self, code, *arguments):
-        return self.run_program(LOOP + "\n".join(line[8:] for line in code.splitlines()), *arguments)
+    preamble = LOOP
 
     def test_random_lengths_hold_less_than_pytorchs_allocators(self):
         print(self.program("""

@@ -2,30 +2,11 @@
 
 import unittest
 
-from processes import TestCase, needs
-
-# Tensors of known bytes, and whether they still have them.
-COMMON = """
-import sys, torch, stillmap, stillmap.torch as st
-MiB = 1 << 20
-def known(n, seed=1):
-    return (torch.arange(n, dtype=torch.int64) * (2 * seed + 1) % 251).to(torch.uint8)
-def filled(n, seed=1):
-    t = torch.empty(n, dtype=torch.uint8, device="cuda")
-    t.copy_(known(n, seed))
-    return t
-def right(t, seed=1):
-    return torch.equal(t.cpu(), known(t.numel(), seed))
-def free():
-    torch.cuda.synchronize()
-    return torch.cuda.mem_get_info()[0]
-"""
-
+from processes import TENSORS, TestCase, needs
 
 @needs("torch")
 class Pool(TestCase):
-    def program(self, code, *arguments, **options):
-        return self.run_program(COMMON + "\n".join(line[8:] for line in code.splitlines()), *arguments, **options)
+    preamble = TENSORS
 
     def test_suspends_and_resumes_beside_the_native_allocator(self):
         self.program("""
@@ -166,9 +147,11 @@ class Pool(TestCase):
 
 @needs("torch")
 class Snapshots(TestCase):
+    preamble = TENSORS
+
     def test_tensors_come_back_in_a_fresh_process(self):
         image = self.path("state.smi")
-        self.run_program(COMMON + """
+        self.program("""
 pool = st.pool("state")
 with pool.use():
     layer = torch.nn.Linear(300, 500, device="cuda")
@@ -182,7 +165,7 @@ st.snapshot(sys.argv[1], "state", tensors={**layer.state_dict(), "rest": rest, "
                                            "part": rest[1000:2000]}, progress=lambda done, all: seen.append(done))
 assert seen
 """, image)
-        self.run_program(COMMON + """
+        self.program("""
 state = st.restore(sys.argv[1])
 assert sorted(state) == ["bias", "part", "rest", "turned", "weight"]
 weight = state["weight"]
@@ -197,7 +180,7 @@ assert weight.cpu()[1, 0] == 300
 
     def test_a_damaged_image_is_refused(self):
         image = self.path("state.smi")
-        self.run_program(COMMON + """
+        self.program("""
 pool = st.pool("state")
 with pool.use():
     rest = filled(5 * MiB, 4)
@@ -219,8 +202,10 @@ assert free() == before
 
 @needs("torch")
 class Use(TestCase):
+    preamble = TENSORS
+
     def test_everything_of_the_process(self):
-        self.run_program(COMMON + """
+        self.program("""
 st.use(limit=8 << 30)
 st.use(limit=8 << 30)
 assert st.in_use() and st.stats() == {}
@@ -257,7 +242,7 @@ except stillmap.NotSupportedError as e:
 """)
 
     def test_graphs(self):
-        self.run_program(COMMON + """
+        self.program("""
 st.use()
 source, target = filled(4 * MiB, 1), filled(4 * MiB, 2)
 graphs = []
@@ -279,7 +264,7 @@ for seed in range(20):
 """)
 
     def test_a_training_loop_is_suspended_and_goes_on(self):
-        self.run_program(COMMON + """
+        self.program("""
 st.use()
 model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)]).cuda()
 with torch.no_grad():
@@ -304,7 +289,7 @@ for i in range(10):
 """)
 
     def test_data_loader_workers(self):
-        self.run_program(COMMON + """
+        self.program("""
 if __name__ == "__main__":
     st.use()
     t = filled(MiB)
@@ -317,7 +302,7 @@ if __name__ == "__main__":
 """)
 
     def test_a_forked_child_is_told(self):
-        self.run_program(COMMON + """
+        self.program("""
 import os
 st.use()
 t = filled(MiB)
@@ -339,7 +324,7 @@ assert right(t)
                          "st.suspend('torch' if st.in_use() else 'a')"):
                 with self.subTest(how=how, kept=kept):
                     inside = "pool.use()" if "pool" in how else "contextlib.nullcontext()"
-                    self.run_program(COMMON + f"""
+                    self.program(f"""
 import atexit, builtins, contextlib
 {how}
 with {inside}:
@@ -351,8 +336,10 @@ with {inside}:
 
 @needs("torch")
 class Growable(TestCase):
+    preamble = TENSORS
+
     def test_grows_in_place(self):
-        self.run_program(COMMON + """
+        self.program("""
 g = st.GrowableTensor((0, 1000), dtype=torch.int32)
 assert len(g) == 0 and g.tensor.shape == (0, 1000)
 at, early = g.data_ptr(), None

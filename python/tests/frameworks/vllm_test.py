@@ -40,6 +40,8 @@ def free():
 
 @needs("vllm")
 class Sleep(TestCase):
+    preamble = ENGINE
+
     def setUp(self):
         super().setUp()
         self.model = self.path("model")
@@ -48,8 +50,8 @@ class Sleep(TestCase):
             json.dump(CONFIG, f)
 
     def engine(self, code):
-        return self.run_program(ENGINE + code, self.model, timeout=900, quiet=False, VLLM_NO_USAGE_STATS="1",
-                                VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1")
+        return self.program(code, self.model, timeout=900, quiet=False, VLLM_NO_USAGE_STATS="1",
+                            VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1")
 
     def test_levels_tags_and_a_file(self):
         self.engine("""
