@@ -66,6 +66,11 @@ def shown(count):
     return "%.2f GiB" % (count / 2**30) if count >= 1 << 30 else "%.0f MiB" % (count / MIB)
 
 
+def interruptible():
+    """In the child: a shell's background job would inherit that SIGINT is ignored, and the time limit needs it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Program:
     """The user's program, and the machine it runs on."""
 
@@ -110,6 +115,7 @@ class Program:
                 try:
                     process = subprocess.Popen(self.arguments(batch), stdout=output if quiet else sys.stderr,
                                                stderr=subprocess.STDOUT if quiet else None,
+                                               preexec_fn=interruptible,
                                                env=self.environment(allocator, reports, memory or self.memory,
                                                                     bool(self.options.pictures and not memory)))
                 except OSError as error:

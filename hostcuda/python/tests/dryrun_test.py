@@ -4,6 +4,7 @@ import contextlib
 import io
 import pathlib
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -146,6 +147,14 @@ class SearchOfABatch(unittest.TestCase):
 
 class TimeLimit(unittest.TestCase):
     def test_a_program_that_does_not_end_is_interrupted(self):
+        # A shell without job control starts `dryrun ... &` with SIGINT ignored, which a child inherits.
+        for handler in (signal.SIG_IGN, signal.default_int_handler):
+            with self.subTest(handler=handler):
+                before = signal.signal(signal.SIGINT, handler)
+                self.addCleanup(signal.signal, signal.SIGINT, before)
+                self.expect_interrupted()
+
+    def expect_interrupted(self):
         with tempfile.TemporaryDirectory() as folder:
             ready = pathlib.Path(folder) / "ready"
             code = "import pathlib, time; pathlib.Path(%r).touch(); time.sleep(60)" % str(ready)
