@@ -229,6 +229,7 @@ allocator_core::allocator_core(stillmap::device d, std::shared_ptr<page_pool> pa
 }
 
 allocator_core::~allocator_core() {
+  hold_->detach();
   unmap_everything();
 }
 

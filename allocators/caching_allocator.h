@@ -60,7 +60,7 @@ class caching_allocator {
   // Ensures: failure: nothing changed.
   // Errors:  invalid_argument (alignment: value, limit, in bytes), out_of_memory (value: bytes requested,
   //          limit: bytes the device has, or the allocator's limit), address_space_exhausted,
-  //          device_lost.
+  //          device_lost, busy (memory of the allocator is suspended; frees go on).
   // Cost:    constant time and no driver call where a block of that size was freed before; no
   //          driver call while free memory fits.
   result<void *> allocate(std::size_t bytes, stream_ref s = {}, allocate_options options = {});

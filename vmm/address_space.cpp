@@ -19,14 +19,19 @@ address_space::~address_space() {
   collect(true);
 }
 
+void address_block::count_suspended(int change) noexcept {
+  const bool any = suspended_ != 0;
+  suspended_ += static_cast<std::size_t>(change);
+  if (listener_ && any != (suspended_ != 0)) listener_->on_suspension(suspended_ != 0);
+}
+
 address_block::~address_block() {
   if (id_ != 0) device_.space->release_block(*this);
 }
 
-result<std::shared_ptr<address_block>> address_space::reserve(std::size_t bytes,
-                                                              std::size_t alignment,
-                                                              device_address hint,
-                                                              std::string tag) {
+result<std::shared_ptr<address_block>> address_space::reserve(
+    std::size_t bytes, std::size_t alignment, device_address hint, std::string tag,
+    std::shared_ptr<suspension_listener> listener) {
   constexpr const char *op = "address_space::reserve";
   const std::size_t page = device_.caps.page_bytes;
   if (!device_.caps.vmm) {
@@ -45,7 +50,8 @@ result<std::shared_ptr<address_block>> address_space::reserve(std::size_t bytes,
                       hint.value(), page, error_unit::address);
   }
   return with_host_memory(op, [&]() -> result<std::shared_ptr<address_block>> {
-    std::shared_ptr<address_block> block(new address_block(device_, std::move(tag)));
+    std::shared_ptr<address_block> block(
+        new address_block(device_, std::move(tag), std::move(listener)));
     decltype(blocks_) prepared{{0, block}};
     auto known = prepared.extract(prepared.begin());
     const context_guard guard(*device_.drv, device_.context());
@@ -113,11 +119,21 @@ address_space::entry_map::node_type address_space::take_locked(entry_map::iterat
   if (e.suspended_by != 0) {
     --suspended_;
     stats_.suspended_bytes -= e.range.bytes;
+    e.suspended_in->count_suspended(-1);
   } else {
     stats_.mapped_bytes -= e.range.bytes;
   }
   if (it == last_entered_) last_entered_ = mappings_.end();
   return mappings_.extract(it);
+}
+
+void address_space::suspend_locked(entry &e, address_block &block, std::uint64_t by) {
+  e.suspended_by = by;
+  e.suspended_in = &block;  // which gives up its suspended places before it ends
+  ++suspended_;
+  stats_.mapped_bytes -= e.range.bytes;
+  stats_.suspended_bytes += e.range.bytes;
+  block.count_suspended(1);
 }
 
 void address_space::forget_suspended_locked(virtual_range range) {

@@ -21,6 +21,14 @@
 
 namespace stillmap {
 
+// Told by an address_block, under a lock: call nothing of the address space.
+class suspension_listener {
+ public:
+  virtual ~suspension_listener() = default;
+  // The block has suspended places from now on, or has none any more.
+  virtual void on_suspension(bool any) noexcept = 0;
+};
+
 // A reserved address range with a tag and a generation. Its addresses are freed when the last owner
 // and the last retiring mapping in it are gone. Users hold it through `reservation`.
 class address_block {
@@ -37,11 +45,16 @@ class address_block {
   friend class mapped_buffer;
   friend class remap;
   friend class removal;
-  address_block(device_state &d, std::string tag) : device_(d), tag_(std::move(tag)) {}
+  address_block(device_state &d, std::string tag, std::shared_ptr<suspension_listener> listener)
+      : device_(d), tag_(std::move(tag)), listener_(std::move(listener)) {}
+  void count_suspended(int change) noexcept;  // under the address space's lock
+
   device_state &device_;
   virtual_range range_;
   std::string tag_;
-  std::uint64_t id_ = 0;  // 0: it has no addresses yet
+  const std::shared_ptr<suspension_listener> listener_;  // nullptr: none
+  std::size_t suspended_ = 0;                            // places
+  std::uint64_t id_ = 0;                                 // 0: it has no addresses yet
   std::atomic<std::uint64_t> generation_{0};
   // The block is a growable_buffer's: other plans may not add mappings, which it would not count.
   std::atomic<bool> of_buffer_{false};
@@ -110,8 +123,9 @@ class address_space {
   // Errors: invalid_argument (zero, or not a multiple of the page size: limit = page size),
   //         address_space_exhausted (limit = the largest the probe saw succeed).
   // Threads: safe. Cost: one reserve.  conformance 2-9
-  result<std::shared_ptr<address_block>> reserve(std::size_t bytes, std::size_t alignment,
-                                                 device_address hint, std::string tag);
+  result<std::shared_ptr<address_block>> reserve(
+      std::size_t bytes, std::size_t alignment, device_address hint, std::string tag,
+      std::shared_ptr<suspension_listener> listener = nullptr);
 
   // Performs the plan, all or nothing. remap.h
   status apply(remap_plan &&plan);
@@ -195,6 +209,7 @@ class address_space {
     ledger_page_ptr backing;
     std::shared_ptr<const std::vector<access_grant>> access;
     std::uint64_t suspended_by = 0;  // not 0: no page, and nothing is mapped
+    address_block *suspended_in = nullptr;
     bool retiring = false;
     bool lost = false;                     // unmapped, and the undo failed: for its removal
     bool first_of_block = false;           // for its removal
@@ -221,6 +236,7 @@ class address_space {
   entry *retiring_in_locked(virtual_range range);
   std::size_t gather_live_locked(virtual_range range, class removal &to);
   entry_map::node_type take_locked(entry_map::iterator it);
+  void suspend_locked(entry &e, address_block &block, std::uint64_t by);
   void forget_suspended_locked(virtual_range range);
   std::size_t collect_run(class removal &run, bool wait, status &outcome);
   std::shared_ptr<address_block> block_at_locked(device_address at) const;

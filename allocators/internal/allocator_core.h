@@ -24,6 +24,7 @@
 #include "stillmap/allocators/internal/history_ring.h"
 #include "stillmap/allocators/internal/private_pools.h"
 #include "stillmap/allocators/internal/stream_directory.h"
+#include "stillmap/allocators/internal/suspension_hold.h"
 #include "stillmap/allocators/trace/internal/trace_recorder.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/page_pool.h"
@@ -134,6 +135,7 @@ class allocator_core {
   // Not inlined: history_ring::capture.
   [[gnu::noinline]] result<void *> allocate_notified(std::size_t bytes, stream_ref s,
                                                      const allocate_options &options);
+  result<void *> refuse_suspended() const noexcept;
   [[gnu::noinline]] status free_notified(void *block, std::optional<stream_ref> last_used_on);
   // Each of these costs one load while nothing is recorded.
   void notify_failed(const error &e, std::size_t bytes, stream_ref s, const call_stack &stack);
@@ -233,6 +235,7 @@ class allocator_core {
   const caching_allocator_options options_;
   const std::shared_ptr<trace_recorder> recorder_;  // nullptr: no trace is recorded
   const std::shared_ptr<shared_pages> shared_ = std::make_shared<shared_pages>();
+  const std::shared_ptr<suspension_hold> hold_ = std::make_shared<suspension_hold>(history);
   stream_directory streams_;
   address_directory addresses_;
 

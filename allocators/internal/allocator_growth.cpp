@@ -234,7 +234,7 @@ status allocator_core::reserve_addresses(arena &a, std::size_t bytes, address_zo
   }
   std::size_t wanted = std::max(least, round_up(generous, unit));
   for (;;) {
-    auto block = device_.space().reserve(wanted, unit, next_hint_, options_.tag);
+    auto block = device_.space().reserve(wanted, unit, next_hint_, options_.tag, hold_);
     if (block) {
       // The next ones follow, so that all lie where the user wants them.
       if (next_hint_.value() != 0) next_hint_ = (*block)->range().end();

@@ -18,6 +18,7 @@ history_event about(history_action action, const arena &a, const virtual_range &
 
 result<void *> allocator_core::allocate_notified(std::size_t bytes, stream_ref s,
                                                  const allocate_options &options) {
+  if (history.holds_requests()) return refuse_suspended();
   const call_stack stack = history.capture();
   const auto block = allocate_slow(bytes, s, options, nullptr);
   if (!block) notify_failed(block.error(), bytes, s, stack);
@@ -33,6 +34,15 @@ result<void *> allocator_core::allocate_notified(std::size_t bytes, stream_ref s
   }
   history.push(e, &stack);
   return block;
+}
+
+result<void *> allocator_core::refuse_suspended() const noexcept {
+  constexpr const char *op = "caching_allocator::allocate";
+  return with_host_memory(op, [&]() -> result<void *> {
+    const error e{make_error_code(errc::busy), op,
+                  "memory of the allocator is suspended; resume its tag first"};
+    return tl::unexpected(e.about("tag " + options_.tag));
+  });
 }
 
 // Records first: once the block is free, another thread may get its address. A pointer that is not

@@ -82,6 +82,12 @@ void history_ring::notify_requests() {
   update();
 }
 
+void history_ring::hold_requests(bool hold) {
+  const std::lock_guard lock(lock_);
+  held_ = hold;
+  update();
+}
+
 bool history_ring::recording() const {
   const std::lock_guard lock(lock_);
   return recording_;

@@ -25,12 +25,16 @@ struct call_stack {
 // Threads: safe.
 class history_ring {
  public:
-  // Whether events are recorded, observed or traced.
+  // Whether events are recorded, observed or traced, or requests are held.
   bool enabled() const { return on_.load(std::memory_order_relaxed); }
   bool recording() const;
   // Sets the observer. Call it before the first event.
   void watch(std::shared_ptr<heap_observer> by);
   void notify_requests();  // enables the ring for a trace recorder
+  // Whether requests are refused for now. They are taken off the fast path as for a recorder, so it
+  // needs no test of its own.
+  void hold_requests(bool hold);
+  bool holds_requests() const { return held_.load(std::memory_order_relaxed); }
 
   // Starts recording, and discards earlier events.
   // Errors: invalid_argument (no events; more events or frames than supported: value, limit),
@@ -58,13 +62,15 @@ class history_ring {
     std::uint64_t epoch_ns = 0;  // steady clock to nanoseconds since 1970
   };
 
-  void update() { on_.store(recording_ || watched_ || requests_, std::memory_order_relaxed); }
+  void update() {
+    on_.store(recording_ || watched_ || requests_ || held_, std::memory_order_relaxed);
+  }
 
   std::atomic<bool> on_{false};
   std::atomic<unsigned> depth_{0};
   mutable std::mutex lock_;
   bool recording_ = false, requests_ = false;
-  std::atomic<bool> watched_{false};
+  std::atomic<bool> watched_{false}, held_{false};
   std::shared_ptr<heap_observer> observer_;
   ring ring_;
 };

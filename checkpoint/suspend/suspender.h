@@ -54,7 +54,7 @@ struct suspended_tag {
 //
 // While a tag is suspended its addresses stay reserved, and access to them is a fault. Owners may be
 // destroyed, may shrink (that memory does not come back) and may grow. Calls that need the suspended
-// pages (alias, fork, splice) fail with `busy`.
+// pages (alias, fork, splice), and requests to a suspended caching_allocator, fail with `busy`.
 // Threads: safe, one call at a time. During a call no other thread may use or change the memory of
 //          the tag, nor queue work on it.
 class suspender {

@@ -30,6 +30,13 @@ suspenders &all_suspenders() {
   return *made;
 }
 
+suspender *known_suspender(int ordinal) {
+  suspenders &s = all_suspenders();
+  const std::lock_guard lock(s.mutex);
+  const auto found = s.all.find(ordinal);
+  return found != s.all.end() ? found->second.get() : nullptr;
+}
+
 result<suspender *> suspender_of(int ordinal) {
   STILLMAP_ASSIGN_OR_RETURN(const device d, open_device(ordinal));
   suspenders &s = all_suspenders();
@@ -124,15 +131,16 @@ void bind_suspend(nb::module_ &m) {
   m.def(
       "suspended",
       [](int device) {
-        const auto all = value_of(without_gil([&]() -> result<std::vector<suspended_tag>> {
-          STILLMAP_ASSIGN_OR_RETURN(suspender * of, suspender_of(device));
-          return of->suspended();
-        }));
+        const auto all = without_gil([&] {
+          const suspender *const of = known_suspender(device);
+          return of != nullptr ? of->suspended() : std::vector<suspended_tag>{};
+        });
         nb::list list;
         for (const suspended_tag &s : all) list.append(dict_of(s));
         return list;
       },
-      nb::arg("device") = 0, "The tags that are suspended.");
+      nb::arg("device") = 0,
+      "The tags that are suspended. Waits for a suspension that is going on.");
 }
 
 }  // namespace stillmap::python

@@ -49,6 +49,18 @@ class Suspend(TestCase):
         stillmap.forget("sleeps")
         self.assertRaises(stillmap.InvalidArgumentError, stillmap.resume, "sleeps")
 
+    def test_a_suspended_allocator_refuses_requests(self):
+        with stillmap.CachingAllocator(tag="heap") as heap:
+            block = heap.allocate(3 * MiB)
+            heap.free(heap.allocate(MiB))
+            stillmap.suspend("heap")
+            for nbytes in (512, MiB, 64 * MiB):
+                error = self.assertRaisesSaying(stillmap.BusyError, "resume its tag first", heap.allocate, nbytes)
+                self.assertEqual(error.subject, "tag heap")
+            heap.free(block)
+            stillmap.resume("heap")
+            heap.free(heap.allocate(MiB))
+
     def test_errors(self):
         self.assertRaises(stillmap.InvalidArgumentError, stillmap.suspend, "no such tag")
         self.assertRaises(stillmap.InvalidArgumentError, stillmap.resume, "sleeps")

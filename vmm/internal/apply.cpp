@@ -302,10 +302,8 @@ class remap {
         return;
       }
       it->second.backing = ledger_page_ptr();  // leaving_ holds the page
-      it->second.suspended_by = p.suspend_by;
-      ++space_.suspended_;
-      space_.stats_.mapped_bytes -= p.range.bytes;
-      space_.stats_.suspended_bytes += p.range.bytes;
+      // Not the last owner: the plan has touched the block, and holds it.
+      space_.suspend_locked(it->second, *space_.block_at_locked(p.range.begin), p.suspend_by);
     };
     auto enter = [&](present &p) {
       if (p.suspend_by != 0) space_.take_locked(ledger.find(p.range.begin.value()));

@@ -157,6 +157,42 @@ TEST_F(suspender_test, blocks_of_an_allocator_keep_their_addresses) {
   EXPECT_TRUE((*heap)->free(*again));
 }
 
+// Its free memory has no pages.
+TEST_F(suspender_test, a_suspended_allocator_refuses_requests) {
+  caching_allocator_options options;
+  options.tag = "heap";
+  auto heap = caching_allocator::create(dev(), options);
+  auto other = caching_allocator::create(dev());
+  ASSERT_TRUE(heap && other);
+  const stream s = make_stream(), second = make_stream();
+  const auto small = (*heap)->allocate(1000, s), large = (*heap)->allocate(4 * page(), s);
+  ASSERT_TRUE(small && large && (*heap)->allocate(1000, second));
+  ASSERT_TRUE((*heap)->free(*large));
+  ASSERT_TRUE((*other)->allocate(1000, s));
+  ASSERT_TRUE(tested().suspend("heap"));
+  for (const std::size_t bytes : {std::size_t{1000}, 4 * page(), 40 * page()}) {
+    for (const stream *on : {&s, &second}) {
+      const auto refused = (*heap)->allocate(bytes, *on);
+      ASSERT_TRUE(fails_with(outcome(refused), errc::busy, "caching_allocator::allocate"));
+      EXPECT_EQ(refused.error().detail().subject, "tag heap");
+    }
+  }
+  EXPECT_TRUE((*other)->allocate(1000, s)) << "another tag";
+  EXPECT_TRUE((*heap)->free(*small));
+  ASSERT_TRUE(tested().resume("heap"));
+  for (const std::size_t bytes : {std::size_t{1000}, 4 * page(), 40 * page()}) {
+    const auto again = (*heap)->allocate(bytes, s);
+    ASSERT_TRUE(again) << again.error().message();
+    put(dev(), device_address(reinterpret_cast<std::uintptr_t>(*again)), pattern(bytes, 1));
+  }
+  // What is forgotten does not come back, and the allocator can still end.
+  ASSERT_TRUE(tested().suspend("heap"));
+  ASSERT_TRUE(tested().forget("heap"));
+  EXPECT_TRUE(
+      fails_with(outcome((*heap)->allocate(1000, s)), errc::busy, "caching_allocator::allocate"));
+  heap->reset();
+}
+
 TEST_F(suspender_test, invalid_calls_fail_and_change_nothing) {
   growable_buffer b = filled(2, "here", 1);
   EXPECT_TRUE(fails_with(outcome(tested().suspend("nowhere")), errc::invalid_argument,
