@@ -22,7 +22,7 @@ class Group:
         self.device = device
         self.pools: list[st.Pool] = []
         self.pool = self.new_pool()
-        self._paused = False
+        self.paused = False
         self._saved: dict[tuple[int, int], torch.Tensor] = {}  # by address and size of PyTorch's segments
 
     def new_pool(self) -> st.Pool:
@@ -33,7 +33,7 @@ class Group:
     def pause(self, directory: str | None) -> bool:
         """False: there was nothing to pause."""
         heap = st.stats(self.tag, self.device)
-        if self._paused or not heap or heap["total"]["committed"] == 0:
+        if self.paused or not heap or heap["total"]["committed"] == 0:
             return False
         if self.store == "disk" and directory is None:
             raise stillmap.InvalidArgumentError(
@@ -45,14 +45,14 @@ class Group:
             st.suspend(self.tag, device=self.device, store="file", directory=directory)
         else:
             st.suspend(self.tag, device=self.device, store="discard")
-        self._paused = True
+        self.paused = True
         return True
 
     def resume(self, retain: bool) -> None:
-        if not self._paused:
+        if not self.paused:
             return
         st.resume(self.tag, device=self.device)
-        self._paused = False
+        self.paused = False
         # A segment whose tensors were freed meanwhile may be gone.
         for key in self._segments() & self._saved.keys():
             self._bytes(*key).copy_(self._saved[key], non_blocking=True)
@@ -61,7 +61,7 @@ class Group:
             self._saved.clear()
 
     def backup_of(self, address: int, nbytes: int) -> torch.Tensor | None:
-        if not self._paused:
+        if not self.paused:
             return None
         for (begin, size), saved in self._saved.items():
             if begin <= address and address + nbytes <= begin + size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import warnings
@@ -167,12 +168,17 @@ class TorchMemorySaver:
             raise stillmap.InvalidArgumentError(
                 f"memory_saver.region: cpu_backup_backend is {backend!r}; it must be one of {_HOST_BACKENDS}")
         store = (backend or "pinned") if cpu else "disk" if disk else "none"
-        key = (tag, store, torch.cuda.current_device())
+        device = torch.cuda.current_device()
         with self._lock:
-            group = self._groups.get(key)
-            if group is None:
-                group = self._groups[key] = Group(f"memory_saver/{tag}/{store}", store, key[2])
-            return group
+            # What is allocated while the tag is paused is not: its memory is a group of its own.
+            for n in itertools.count():
+                key = (tag, store, device, n)
+                if key not in self._groups:
+                    name = f"memory_saver/{tag}/{store}" + (f"/{n}" if n else "")
+                    self._groups[key] = Group(name, store, device)
+                if not self._groups[key].paused:
+                    return self._groups[key]
+        raise AssertionError("not reached")
 
     def _graph_pool(self, group: Group, handle: Any) -> st.Pool:
         with self._lock:

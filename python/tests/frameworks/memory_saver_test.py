@@ -87,13 +87,18 @@ class MemorySaver(TestCase):
     def test_tensors_come_and_go_while_paused(self):
         self.program("""
         with saver.region(enable_cpu_backup=True):
-            gone, stays = filled(40 * MiB, 1), filled(40 * MiB, 2)
+            gone, cached, stays = filled(40 * MiB, 1), filled(80 * MiB, 1), filled(40 * MiB, 2)
         saver.pause()
         del gone
         torch.cuda.empty_cache()
+        del cached  # PyTorch keeps it, without pages, and must not hand it out
         with saver.region(enable_cpu_backup=True):
             new = filled(60 * MiB, 3)
+        saver.pause()  # the new memory, too
+        with saver.region(enable_cpu_backup=True):
+            newest = filled(30 * MiB, 4)
         saver.resume()
+        assert right(newest, 4)
         assert right(stays, 2) and right(new, 3)
         saver.pause(); saver.resume()
         assert right(stays, 2) and right(new, 3)
