@@ -24,8 +24,8 @@ class Pool:
 
     PyTorch's native allocator stays in charge: statistics, snapshots, CUDA graphs, `torch.compile`, its retry and
     its `torch.OutOfMemoryError` work. Tensors may outlive the pool. Pools of one tag share their heap.
-    Threads: safe. `use()` is for the thread that calls it, as PyTorch's use_mem_pool is; threads may be inside at
-    once, and calls may be nested.
+    Threads: safe. `use()` is for the thread that calls it, as PyTorch's use_mem_pool is, unless it is asked for all
+    threads. Threads may be inside at once, and calls may be nested: the innermost serves.
     """
 
     def __init__(self, tag: str, device: int, allocator: Any) -> None:
@@ -38,15 +38,23 @@ class Pool:
         self.mem_pools = [self.mem_pool]  # all of them: PyTorch lets but one thread allocate to each
 
     @contextmanager
-    def use(self) -> Iterator[Pool]:
-        """What this thread allocates on the device inside belongs to the tag."""
+    def use(self, *, all_threads: bool = False) -> Iterator[Pool]:
+        """What this thread allocates on the device inside belongs to the tag.
+
+        all_threads: what any thread allocates on it meanwhile. A training loop needs it: PyTorch runs backward passes
+        in threads of its own, and without it what they allocate is outside of the pool.
+
+        Raises BusyError while the tag is suspended: the pool's free memory has no pages.
+        """
+        if any(s["tag"] == self.tag for s in stillmap.suspended(self.device)):
+            raise stillmap.BusyError(f"stillmap.torch.Pool.use: tag {self.tag!r} is suspended; resume it first")
         with self._lock:
             if not self._idle:
                 self._idle.append(torch.cuda.MemPool(self._allocator))
                 self.mem_pools.append(self._idle[-1])
             mine = self._idle.pop(0)
         try:
-            with torch.cuda.use_mem_pool(mine, self.device):
+            with _for_all_threads(mine, self.device) if all_threads else torch.cuda.use_mem_pool(mine, self.device):
                 yield self
         finally:
             with self._lock:
@@ -74,6 +82,20 @@ class Pool:
 
     def __repr__(self) -> str:
         return f"stillmap.torch.Pool(tag={self.tag!r}, device={self.device})"
+
+
+@contextmanager
+def _for_all_threads(mem_pool: Any, device: int) -> Iterator[None]:
+    """torch.cuda.use_mem_pool for all threads. PyTorch's own CUDA graphs allocate so."""
+    torch._C._cuda_beginAllocateToPool(device, mem_pool.id)
+    try:
+        capturing = getattr(torch.cuda.CUDAGraph, "get_currently_capturing_graph", None)
+        if capturing is not None and torch.cuda.is_current_stream_capturing():
+            capturing()._retain_pool(mem_pool)
+        yield
+    finally:
+        torch._C._cuda_endAllocateToPool(device, mem_pool.id)
+        torch._C._cuda_releasePool(device, mem_pool.id)
 
 
 def pool(tag: str, *, device: Any = None, limit: int | None = None, peers: bool = False) -> Pool:

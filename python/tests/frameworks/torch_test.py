@@ -119,6 +119,49 @@ class Pool(TestCase):
         assert not wrong, wrong
         """)
 
+    def test_all_threads(self):
+        self.program("""
+        import threading
+        pool, other = st.pool("train"), st.pool("other")
+        def outside():
+            return [s["total_size"] for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == (0, 0)]
+        def take(size, into):
+            into.append(torch.empty(size * MiB, dtype=torch.uint8, device="cuda"))
+        def in_a_thread(size, into):
+            thread = threading.Thread(target=take, args=(size, into))
+            thread.start()
+            thread.join()
+        layer = torch.nn.Linear(1024, 1024).cuda()
+        kept, before = [], outside()
+        with pool.use(all_threads=True):
+            layer(torch.empty(64, 1024, device="cuda")).sum().backward()  # PyTorch's thread allocates the gradients
+            in_a_thread(24, kept)
+            with other.use():  # the innermost serves, and only this thread
+                take(40, kept)
+                in_a_thread(26, kept)
+        assert outside() == before, (outside(), before)
+        assert [s["total_size"] // MiB for s in other.segments()] == [40], other.segments()
+        sizes = [s["total_size"] // MiB for s in pool.segments()]  # larger than 24 and 26 in some versions
+        assert sum(sizes) >= 24 + 26 and len(sizes) >= 3, sizes
+        take(50, kept)
+        assert len(outside()) == len(before) + 1, outside()
+        pool.suspend()
+        for again in (pool, st.pool("train")):
+            try:
+                with again.use(all_threads=True):
+                    raise AssertionError("the pool is suspended")
+            except stillmap.BusyError as e:
+                assert "resume it first" in str(e), e
+        pool.resume()
+        # The pool is a graph's too, when it is captured inside.
+        graph, x = torch.cuda.CUDAGraph(), filled(MiB)
+        with pool.use(all_threads=True), torch.cuda.graph(graph):
+            y = x.clone()
+        del pool
+        graph.replay()
+        torch.cuda.synchronize()
+        """)
+
     def test_wrong_use(self):
         self.program("""
         def raises(kind, text, call):
@@ -216,7 +259,13 @@ with torch.cuda.stream(side):
     u = t.clone()
 t.record_stream(side)
 address = t.data_ptr()
-st.suspend("torch"); st.resume("torch")
+st.suspend("torch")
+try:
+    torch.empty(MiB, device="cuda")
+    raise AssertionError("all is suspended")
+except RuntimeError as e:
+    assert "is suspended" in str(e) and "tag torch" in str(e), e
+st.resume("torch")
 assert t.data_ptr() == address and right(t)
 del t, u
 torch.cuda.synchronize()
