@@ -1,0 +1,56 @@
+"""The device memory that a training loop holds: PyTorch's native allocator, its expandable segments, and Stillmap.
+
+Each is run for itself, with the same batches. Held is the device's own count, read after each forward and backward
+pass; none of the three returns memory before it is asked to.
+"""
+
+import json
+import unittest
+
+from processes import TestCase, needs
+
+LOOP = """
+import json, sys
+import torch
+import transformer
+
+with transformer.choose(sys.argv[1]):
+    held = 0
+    def look():
+        global held
+        free, total = torch.cuda.mem_get_info()
+        held = max(held, total - free)
+    training = transformer.Training(sys.argv[2])
+    for _ in range(40):
+        training.step(look)
+print(json.dumps(held))
+"""
+
+
+@needs("torch")
+class Peaks(TestCase):
+    preamble = LOOP
+
+    def held(self, lengths):
+        import transformer
+        held = {name: json.loads(self.program("", name, lengths, quiet=False, **variables).splitlines()[-1])
+                for name, variables in transformer.ALLOCATORS.items()}
+        print("\n%s lengths, MiB held at the peak: %s" % (
+            lengths, ", ".join("%s %.0f" % (name, nbytes / 2**20) for name, nbytes in held.items())))
+        return held
+
+    def test_fixed_lengths(self):
+        held = self.held("fixed")
+        self.assertLessEqual(held["use()"], held["native"])
+        self.assertLessEqual(held["use()"], held["expandable segments"])
+        self.assertLessEqual(held["pool()"], held["native"])
+
+    def test_random_lengths(self):
+        held = self.held("random")
+        self.assertLess(held["use()"], held["native"])
+        self.assertLess(held["use()"], held["expandable segments"])
+        self.assertLessEqual(held["pool()"], held["native"])
+
+
+if __name__ == "__main__":
+    unittest.main()
