@@ -1,50 +1,70 @@
 #!/bin/bash
 # Runs the tests of the Python package inside of unmodified frameworks, on hostcuda.
-#   tools/frameworks.sh [torch|vllm|numba|...]...      default: torch
-# Each framework gets a virtual environment in .cache/frameworks/, with the package installed by pip; the downloads
-# are large (PyTorch's CUDA wheel with its libraries: 3 GB; vLLM: 8 GB).
+#   tools/frameworks.sh [torch|vllm|numba|...|all]...      default: torch
+# Each framework gets a virtual environment in .cache/frameworks/; the downloads are large (PyTorch's CUDA wheel
+# with its libraries: 3 GB; vLLM: 8 GB). The package is built once, as a wheel.
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/setup.sh"
 cd "$STILLMAP_ROOT"
 
 # What pip installs for each: the versions that were tested.
 declare -A packages=(
   [torch]='torch==2.15.0 numpy'
+  [torch_2_8]='torch==2.8.0 numpy'
   [vllm]='vllm==0.33.0'
   [numba]='numba-cuda[cu13]==0.30.4 numba==0.68.1'
-  [cuda_core]='cuda-core==1.2.2 cuda-bindings==13.5.0'
+  [cuda_core]='cuda-core==1.2.2 cuda-bindings==13.5.0 numpy'
+  [cupy]='cupy-cuda13x==14.2.0'
+  [warp]='warp-lang==1.19.0'
+  [onnxruntime]='onnxruntime-gpu==1.31.1'
+  [rmm]='rmm-cu13==26.10.0'
 )
+torch_tests=(torch_test.py torch_peaks_test.py torch_report_test.py memory_saver_test.py)
+declare -A tests=([torch]="${torch_tests[*]}" [torch_2_8]="${torch_tests[*]}")
 
 frameworks=("$@")
 (($#)) || frameworks=(torch)
+[[ $* != all ]] || mapfile -t frameworks < <(printf '%s\n' "${!packages[@]}" | sort)
 for name in "${frameworks[@]}"; do
-  [[ ${packages[$name]:-} ]] || die "no framework '$name'; there are: ${!packages[*]}"
+  [[ ${packages[$name]:-} ]] || die "no framework '$name'; there are: ${!packages[*]}, all"
 done
 
 ensure_machine
-tools/hostcuda_wheel.sh --stage-only
-status=0
 for name in "${frameworks[@]}"; do
   venv=.cache/frameworks/$name
-  if [[ ! -e $venv/complete ]]; then
-    say "installing ${packages[$name]} into $venv"
-    rm -rf "$venv"
-    python3 -m venv "$venv"
-    # shellcheck disable=SC2086  # several words
-    "$venv/bin/pip" install --quiet --disable-pip-version-check ${packages[$name]}
-    touch "$venv/complete"
-  fi
-  say "installing the package stillmap into $venv"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check .
-  say "$name"
-  tests=("${name}_test.py")
-  [[ $name != torch ]] || tests+=(memory_saver_test.py torch_report_test.py)
-  for test in "${tests[@]}"; do
+  [[ ! -e $venv/complete ]] || continue
+  say "installing ${packages[$name]} into $venv"
+  rm -rf "$venv"
+  python3 -m venv "$venv"
+  # shellcheck disable=SC2086  # several words
+  "$venv/bin/pip" install --quiet --disable-pip-version-check ${packages[$name]}
+  touch "$venv/complete"
+done
+# hostcuda's runtime for CUDA 12 is built against NVIDIA's headers of it, which come with PyTorch 2.8.
+for folder in .cache/frameworks/torch_2_8/lib/python3*/site-packages/nvidia/cuda_runtime/include; do
+  [[ ! -d $folder ]] || export STILLMAP_CUDA12_INCLUDE=${STILLMAP_CUDA12_INCLUDE:-$STILLMAP_ROOT/$folder}
+done
+tools/hostcuda_wheel.sh --stage-only
+say "building the package stillmap"
+rm -rf out/frameworks/wheel
+python3 -m venv out/frameworks/build_venv
+out/frameworks/build_venv/bin/pip wheel --quiet --disable-pip-version-check --no-deps \
+  --wheel-dir out/frameworks/wheel .
+
+status=0 results=()
+for name in "${frameworks[@]}"; do
+  venv=.cache/frameworks/$name
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall out/frameworks/wheel/*.whl
+  for test in ${tests[$name]:-${name}_test.py}; do
+    say "$name: $test"
+    outcome=passed
     (
       cd "$venv" # so that nothing of the repository is imported
       PYTHONPATH="$STILLMAP_ROOT/out/wheel/source" bin/python -c \
         'import sys; from stillmap_hostcuda import launcher; sys.exit(launcher.main())' run --kernels skip --config memory=4G -- \
         bin/python "$STILLMAP_ROOT/python/tests/frameworks/$test"
-    ) || status=1
+    ) || outcome=FAILED status=1
+    results+=("$(printf '%-12s %-22s %s' "$name" "$test" "$outcome")")
   done
 done
+printf '%s\n' "${results[@]}"
 exit "$status"
