@@ -9,6 +9,7 @@
 #include "tests/allocators/checked_heap.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/far_away.h"
+#include "tests/support/sanitizer.h"
 #include "tests/support/stream_gate.h"
 
 namespace stillmap {
@@ -72,8 +73,7 @@ TEST_F(allocate, blocks_are_where_another_process_can_have_them_too) {
       dev().space().block_at(device_address(reinterpret_cast<std::uint64_t>(*block)))->range();
   EXPECT_EQ(range.begin, options.hint);
   // Regression: only the first reservation was at the hint. ThreadSanitizer has the addresses behind it.
-  const char *const sanitizer = std::getenv("STILLMAP_SANITIZER");
-  const bool free_behind = sanitizer == nullptr || std::string_view(sanitizer) != "thread";
+  const bool free_behind = testing::sanitizer() != "thread";
   const stream s = make_stream();
   device_address next = range.end();
   for (const auto &[bytes, on] : {std::pair<std::size_t, stream_ref>{700, {}}, {3_MiB, s}}) {

@@ -13,6 +13,7 @@
 
 #include "stillmap/allocators/internal/arena.h"
 #include "tests/support/host_memory.h"
+#include "tests/support/sanitizer.h"
 
 namespace stillmap {
 namespace {
@@ -191,7 +192,7 @@ class starved_arena {
 
 TEST(arena_host_memory, random_requests_run_out_of_it) {
   std::uint64_t failed = 0, served = 0;
-  for (std::uint64_t seed = 1; seed <= 15; ++seed) {
+  for (std::uint64_t seed = 1; seed <= (testing::sanitizer().empty() ? 15 : 4); ++seed) {
     // On the heap: GCC's address sanitizer misaligns an object of 64-byte alignment on the stack.
     const auto on_heap = std::make_unique<starved_arena>(seed);
     starved_arena &a = *on_heap;
@@ -207,8 +208,8 @@ TEST(arena_host_memory, random_requests_run_out_of_it) {
     failed += a.failed;
     served += a.served;
   }
-  EXPECT_GT(failed, 500u);
-  EXPECT_GT(served, 100u);
+  EXPECT_GT(failed, 100u);
+  EXPECT_GT(served, 20u);
 }
 
 }  // namespace

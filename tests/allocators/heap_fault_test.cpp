@@ -11,6 +11,7 @@
 #include "tests/allocators/heap_model.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/hostcuda_control.h"
+#include "tests/support/sanitizer.h"
 
 namespace stillmap::testing {
 namespace {
@@ -34,7 +35,7 @@ class heap_faults : public device_test {
     profile_ = profile();
   }
   // A sanitizer looks for what the code does wrong on the way: some of the points will do.
-  static std::uint64_t stride() { return std::getenv("STILLMAP_SANITIZER") != nullptr ? 10 : 1; }
+  static std::uint64_t stride() { return testing::sanitizer().empty() ? 1 : 10; }
 
   std::string profile_;
   bool pages_move_ = false;

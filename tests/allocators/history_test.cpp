@@ -10,6 +10,7 @@
 #include "tests/allocators/checked_heap.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/host_memory.h"
+#include "tests/support/sanitizer.h"
 
 namespace stillmap {
 namespace {
@@ -271,7 +272,7 @@ bool comes_from(const void *function, std::span<const void *const> stack) {
 TEST_F(history, a_stack_has_at_most_one_frame_of_the_allocator) {
   history_options o;
   // The sanitizers have a frame of their own in each stack walk.
-  o.stack_depth = std::getenv("STILLMAP_SANITIZER") == nullptr ? 2 : 4;
+  o.stack_depth = testing::sanitizer().empty() ? 2 : 4;
   ASSERT_TRUE(heap().record_history(o));
   void *const block = asks_for(heap(), 512);
   ASSERT_TRUE(gives_back(heap(), block));

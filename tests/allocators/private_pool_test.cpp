@@ -10,6 +10,7 @@
 #include "tests/allocators/checked_heap.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/captured_graph.h"
+#include "tests/support/sanitizer.h"
 #include "tests/support/stream_gate.h"
 
 namespace stillmap {
@@ -652,7 +653,7 @@ TEST_F(private_pools_test, threads_capture_while_others_allocate) {
 TEST_F(private_pools_test, released_pools_leave_nothing_behind) {
   const stream s = make_stream();
   std::size_t committed = 0, arenas = 0, reserved = 0;
-  for (int round = 0; round < 50; ++round) {
+  for (int round = 0; round < (testing::sanitizer().empty() ? 25 : 5); ++round) {
     const private_pool p = *heap().create_pool();
     {
       step one(heap(), dev(), p, s, 3 * page());

@@ -5,6 +5,7 @@
 #include "tests/checkpoint/migration/fuzz_entry.h"
 #include "tests/checkpoint/migration/hostile_source.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/sanitizer.h"
 
 namespace stillmap::migration {
 namespace {
@@ -36,7 +37,8 @@ TEST_F(migration_fuzz, changes_of_the_corpus) {
   std::mt19937_64 random(79);
   for (const auto &good : fuzz_corpus()) {
     const int changes = good[0] == static_cast<std::uint8_t>(fuzz_mode::session) ? 40 : 2000;
-    for (int i = 0; i < changes; ++i) {
+    const int step = stillmap::testing::sanitizer().empty() ? 1 : 2;
+    for (int i = 0; i < changes; i += step) {
       ASSERT_EQ(run(stillmap::testing::changed_by_dice(good, random)), "") << i;
     }
   }

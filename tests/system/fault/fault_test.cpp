@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "stillmap/vmm/driver_types.h"
+#include "tests/support/sanitizer.h"
 #include "tests/system/fault/fixture.h"
 
 namespace stillmap::testing {
@@ -168,7 +169,7 @@ class fault_sweep : public operation_sweep {
   static std::size_t stride() {
     if (sanitizer().empty()) return 1;
     if (sanitizer() == "thread") return 16;
-    return looks_further() ? 4 : 8;
+    return looks_further() ? 12 : 24;
   }
 };
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
 
 namespace stillmap::testing {
 
@@ -10,11 +9,6 @@ std::string simulated_profile() {
   const std::string config = hostcuda_control::config();
   const std::size_t from = config.find('=') + 1;
   return config.substr(from, config.find(',') - from);
-}
-
-std::string sanitizer() {
-  const char *const under = std::getenv("STILLMAP_SANITIZER");
-  return under != nullptr ? under : "";
 }
 
 std::string case_name(const ::testing::TestParamInfo<operation> &each) {

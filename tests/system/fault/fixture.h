@@ -11,8 +11,6 @@ namespace stillmap::testing {
 
 // "h200", of "profile=h200,memory=..."
 std::string simulated_profile();
-// "", "address", "thread", ...
-std::string sanitizer();
 
 class operation_sweep : public device_test, public ::testing::WithParamInterface<operation> {
  protected:
