@@ -392,7 +392,7 @@ TEST_F(allocator_host_memory, each_allocation_of_a_sequence_fails) {
   if (HasFailure()) return;
   const std::uint64_t all = sweep(true);
   if (HasFailure()) return;
-  const std::uint64_t least = testing::sanitizer().empty() ? 500 : 200;
+  const std::uint64_t least = testing::sanitizer().empty() ? 500 : 100;
   EXPECT_GT(once, least);
   EXPECT_GT(all, least);
   std::printf("note: host allocation sweep of the allocator on %s: %llu points\n", profile_.c_str(),
