@@ -59,7 +59,7 @@ driver_test = rule(
     doc = "Runs a GoogleTest program on one driver: hostcuda as one profile, or the machine's.",
 )
 
-def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILES, plain = False, cuda = False, size = "medium", threads = True):
+def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILES, plain = False, cuda = False, size = "medium", tsan = ["h200"]):
     """One program of one kind of test, and a Bazel test for each driver it runs on.
 
     Args:
@@ -72,8 +72,8 @@ def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILE
         program goes into the bundle of tools/gpu/bundle.
       cuda: also on the machine's own driver, as <name>_cuda.
       size: Bazel's test size.
-      threads: worth a run under ThreadSanitizer. Not where nothing but one thread is tested, and
-        not where the threads are those that another kind tests.
+      tsan: the profiles that are worth a run under ThreadSanitizer. None where nothing but one
+        thread is tested, or where the threads are those that another kind tests.
     """
     if not srcs:
         return
@@ -94,7 +94,7 @@ def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILE
             profile = profile,
             size = size,
             tags = ["profile-" + profile, "kind-" + name] +  # ./test --profile, --without
-                   ([] if threads else ["no-threads"]),  # ./test --tsan
+                   ([] if profile in tsan else ["no-threads"]),  # ./test --tsan
         )
     if plain:
         driver_test(
@@ -102,7 +102,7 @@ def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILE
             binary = ":" + program,
             driver = "plain",
             size = size,
-            tags = ["kind-" + name, "plain"],
+            tags = ["kind-" + name, "plain", "no-threads"],
         )
     if cuda:
         driver_test(
@@ -111,7 +111,7 @@ def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILE
             driver = "cuda",
             size = size,
             # A sandbox would hide the device; two at once would fight for its memory.
-            tags = ["exclusive", "gpu", "local"],
+            tags = ["exclusive", "gpu", "local", "no-threads"],
         )
 
 def header_alone_checks(name, headers, deps):

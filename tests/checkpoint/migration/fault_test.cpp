@@ -373,7 +373,7 @@ TEST_F(failing_calls, each_once_leaves_one_owner) {
   const bool every = std::getenv("STILLMAP_MODEL_SECONDS") != nullptr;  // the run has time for all
   // Otherwise the first of each function, the last and some between; fewer under sanitizers. Two
   // thirds of all calls enter and leave a context around the others.
-  const std::uint64_t rarely = stillmap::testing::sanitizer().empty() ? 1 : 12;
+  const std::uint64_t rarely = stillmap::testing::sanitizer().empty() ? 1 : 24;
   const auto tried = [rarely](const fault &f, std::uint64_t of) {
     const bool context = f.function.rfind("cuCtx", 0) == 0;
     const std::uint64_t every_so_many = (context ? 20 : 5) * rarely;
