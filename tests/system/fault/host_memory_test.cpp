@@ -136,7 +136,7 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(host_memory_sweep);
 TEST_P(host_memory_sweep, every_host_allocation_failing) {
   learn();
   ++host_all().operations;
-  const std::uint64_t step = sanitizer().empty() ? 1 : 5;
+  const std::uint64_t step = sanitizer().empty() ? 1 : 9;
   for (const bool all_after : {false, true}) {
     for (std::uint64_t nth = 0; fail_from(nth, all_after); nth += step) {
       ++(all_after ? host_all().on : host_all().points);
