@@ -36,6 +36,7 @@ class Pool:
         self._idle = [self.mem_pool]
         self._lock = threading.Lock()
         self.mem_pools = [self.mem_pool]  # all of them: PyTorch lets but one thread allocate to each
+        self._ended: list[tuple[int, int]] = []  # numbers of earlier ones, in which there are tensors
 
     @contextmanager
     def use(self, *, all_threads: bool = False) -> Iterator[Pool]:
@@ -63,8 +64,26 @@ class Pool:
     def segments(self) -> list[dict[str, Any]]:
         """PyTorch's segments of the pool, as torch.cuda.memory_snapshot() has them."""
         with self._lock:
-            pools = list(self.mem_pools)
-        return [segment for pool in pools for segment in pool.snapshot()]
+            self._ended = [number for number in self._ended if torch.cuda.memory_snapshot(number)]
+            numbers = self._ended + [pool.id for pool in self.mem_pools]
+        return [segment for number in numbers for segment in torch.cuda.memory_snapshot(number)]
+
+    def empty_cache(self) -> None:
+        """Gives segments without a tensor back to the device.
+
+        torch.cuda.empty_cache() alone does so only for pools that have ended (pytorch issue 145168). So this pool goes
+        on with a new torch.cuda.MemPool, except where it is in use: capture later graphs with the new `mem_pool`.
+        Cost: that of torch.cuda.empty_cache() if there is such a segment, else a snapshot of the pool.
+        """
+        if all(segment["allocated_size"] for segment in self.segments()):
+            return
+        with self._lock:
+            in_use = [pool for pool in self.mem_pools if pool not in self._idle]
+            self._ended += [pool.id for pool in self._idle]
+            self.mem_pool = torch.cuda.MemPool(self._allocator)
+            self._idle = [self.mem_pool]
+            self.mem_pools = [*in_use, self.mem_pool]
+        torch.cuda.empty_cache()
 
     def suspend(self, **options: Any) -> dict[str, Any]:
         """stillmap.torch.suspend(tag): saves the contents, and gives the memory back to the device."""

@@ -33,6 +33,7 @@ from .options import Options
 logger = logging.getLogger("vllm.stillmap")
 
 _GiB = 1 << 30
+_GRAPHS = "cudagraph"
 
 
 class StillmapAllocator:
@@ -61,24 +62,59 @@ class StillmapAllocator:
         self._pools: dict[str, Any] = {}
         self._asleep: dict[str, str] = {}  # tag -> store
         self._lock = threading.RLock()
+        self._of_thread = threading.local()
 
     # ---- allocation ----
 
+    @property
+    def current_tag(self) -> str:
+        """The tag that this thread allocates for."""
+        tags = self._tags_of_thread()
+        return tags[-1] if tags else self.default_tag
+
+    def _tags_of_thread(self) -> list[str]:
+        """Of the calls of use_memory_pool that this thread is in; the innermost is the last."""
+        return self._of_thread.__dict__.setdefault("tags", [])
+
+    @contextmanager
+    def _allocating_for(self, tag: str) -> Iterator[None]:
+        self._tags_of_thread().append(tag)
+        try:
+            yield
+        finally:
+            self._tags_of_thread().pop()
+
     @contextmanager
     def use_memory_pool(self, tag: str | None = None) -> Iterator[None]:
-        """Allocations of this thread go to the tag's pool. Nested calls are possible."""
-        pool = self._pool(self.default_tag if tag is None else tag)
+        """Allocations of this thread go to the tag's pool. Nested calls are possible.
+
+        What was allocated for the tag and freed is the device's again when the outermost call begins and ends: a
+        model that is quantized while it loads holds its higher precision only until then.
+        """
+        tag = self.default_tag if tag is None else tag
+        outermost = tag not in self._tags_of_thread()
+        pool = self._pool(tag)
         # PyTorch does not serve such a pool where expandable segments are on (pytorch issue 147851).
         conf = current_alloc_conf()
         expandable = conf_flag_enabled(conf, EXPANDABLE_SEGMENTS)
         if expandable:
             set_alloc_conf(with_conf_flag(conf, EXPANDABLE_SEGMENTS, False))
         try:
-            with pool.use():
+            if outermost:
+                pool.empty_cache()
+            with self._allocating_for(tag), pool.use():
                 yield
+            if outermost:
+                pool.empty_cache()
         finally:
             if expandable:
                 set_alloc_conf(conf)
+
+    @contextmanager
+    def cudagraph_pool(self) -> Iterator[tuple[int, int]]:
+        """The number of the pool that CUDA graphs are captured into when they are to sleep too: a tag of its own."""
+        with self._allocating_for(_GRAPHS):  # the capture itself sends allocations to the pool
+            yield self._pool(_GRAPHS).mem_pool.id
 
     def get_current_usage(self) -> int:
         """Bytes of all tags, asleep or not."""
@@ -93,6 +129,7 @@ class StillmapAllocator:
         """
         keep = _tags(self.default_tag if offload_tags is None else offload_tags)
         with self._lock:
+            self._empty_caches()
             for tag, store in self._asleep.items():
                 if (store != "discard") != (tag in keep):
                     logger.warning("stillmap: tag %r sleeps already; its contents stay %s", tag,
@@ -161,6 +198,13 @@ class StillmapAllocator:
                     kept / _GiB, self.options.store, discarded / _GiB)
 
     # ---- pools ----
+
+    def _empty_caches(self) -> None:
+        """So that free segments are neither kept nor copied."""
+        gc.collect()
+        for tag, pool in self._pools.items():
+            if tag not in self._asleep and tag != _GRAPHS:  # later graphs are captured into the same one
+                pool.empty_cache()
 
     def _pool(self, tag: str) -> Any:
         with self._lock:

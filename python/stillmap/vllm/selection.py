@@ -35,7 +35,9 @@ def select(vllm_config: Any) -> None:
 
 def install() -> None:
     """Idempotent."""
+    from . import BACKEND
     import vllm.device_allocator as device_allocator
+    from vllm.config import CUDAGraphMode, VllmConfig
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
     original = device_allocator.get_mem_allocator_instance
@@ -56,6 +58,18 @@ def install() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("vllm.") and getattr(module, "get_mem_allocator_instance", None) is original:
             module.get_mem_allocator_instance = get_mem_allocator_instance  # type: ignore[attr-defined]
+
+    # The configuration says whether CUDA graphs sleep too, and looks for the name of vLLM's own backend.
+    theirs = VllmConfig.use_cumem_cudagraph_pool.fget
+
+    def use_cumem_cudagraph_pool(self: Any) -> bool:
+        model = self.model_config
+        if getattr(model, "sleep_mode_backend", None) != BACKEND:
+            return bool(theirs(self))
+        return bool(model.enable_sleep_mode and model.sleep_mode_offload_cudagraph
+                    and self.compilation_config.cudagraph_mode != CUDAGraphMode.NONE)
+
+    VllmConfig.use_cumem_cudagraph_pool = property(use_cumem_cudagraph_pool, doc=theirs.__doc__)
 
     init_device = WorkerWrapperBase.init_device
 

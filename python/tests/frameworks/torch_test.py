@@ -57,6 +57,36 @@ class Pool(TestCase):
             torch.empty(int(total * 0.6), dtype=torch.uint8, device="cuda")
         """, quiet=False)
 
+    def test_a_pool_gives_back_what_is_free(self):
+        self.program("""
+        pool = st.pool("kv")
+        kept = []
+        for n in range(2):  # the second time some of the memory belongs to a torch.cuda.MemPool that has ended
+            with pool.use():
+                kept.append(filled(64 * MiB, n))
+                dropped = filled(64 * MiB)
+            before = pool.mem_pool.id
+            pool.empty_cache()
+            assert pool.mem_pool.id == before, "nothing is free"
+            del dropped
+            with pool.use():
+                pool.empty_cache()
+                assert pool.mem_pool in pool.mem_pools and pool.mem_pool.id != before
+            pool.empty_cache()
+            assert sum(s["total_size"] for s in pool.segments()) == (n + 1) * 64 * MiB
+        assert right(kept[0], 0) and right(kept[1], 1)
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        with torch.cuda.graph(graph, pool=pool.mem_pool.id, stream=stream):
+            inside = torch.empty(64 * MiB, dtype=torch.uint8, device="cuda")
+            inside.copy_(kept[1])
+        pool.empty_cache()
+        graph.replay()
+        assert right(inside, 1) and pool.segments()
+        del inside, graph, kept
+        pool.empty_cache()
+        assert pool.segments() == []
+        """)
+
     def test_tensors_outlive_pools_and_memory_returns(self):
         self.program("""
         import gc

@@ -26,8 +26,8 @@ from vllm.device_allocator import get_mem_allocator_instance
 told = []
 stillmap.vllm.on_suspend(lambda ranges: told.append(("suspend", {r.tag for r in ranges})))
 stillmap.vllm.on_resume(lambda ranges: told.append(("resume", {r.tag for r in ranges})))
-def engine(backend="stillmap", **options):
-    return LLM(sys.argv[1], load_format="dummy", skip_tokenizer_init=True, enforce_eager=True, enable_sleep_mode=True,
+def engine(backend="stillmap", eager=True, **options):
+    return LLM(sys.argv[1], load_format="dummy", skip_tokenizer_init=True, enforce_eager=eager, enable_sleep_mode=True,
                kv_cache_memory_bytes=256 << 20, max_model_len=256, max_num_seqs=4, gpu_memory_utilization=0.05,
                sleep_mode_backend=backend, **options)
 def worker_of(llm):
@@ -104,6 +104,61 @@ llm.sleep(2)
 assert free() > before + 200
 llm.wake_up()
 assert addresses == [p.data_ptr() for p in weights.values()]
+""")
+
+    # Regression: what was freed in a tag stayed with its pool, and was kept and copied by a sleep.
+    def test_what_was_freed_is_the_devices(self):
+        self.program("""
+import stillmap.vllm, torch
+from stillmap.vllm.allocator import StillmapAllocator
+MiB = 1 << 20
+allocator = StillmapAllocator.get_instance()
+def held():
+    return sum(d.handle[1] for d in allocator.pointer_to_data.values())
+def tensor():
+    return torch.empty(64 * MiB, dtype=torch.uint8, device="cuda")
+for tag in ("weights", None):
+    before = held()
+    with allocator.use_memory_pool(tag):
+        kept, dropped = tensor(), tensor()
+        del dropped
+    assert held() == before + 64 * MiB, "given back when the call ends"
+    with allocator.use_memory_pool(tag):
+        second = tensor()
+        with allocator.use_memory_pool("kv_cache"):
+            assert allocator.current_tag == "kv_cache"
+            cache = tensor()
+            with allocator.use_memory_pool(tag):
+                third = tensor()
+    del kept, third
+    with allocator.use_memory_pool(tag):
+        pass
+    assert held() == before + 128 * MiB, "the second and the cache are left"
+    at = second.data_ptr()
+    assert allocator.pointer_to_data[at].tag == (tag or "default")
+    second.copy_(torch.arange(64 * MiB).to(torch.uint8))
+    del cache
+    allocator.sleep((tag or "default",))
+    assert held() == before + 64 * MiB, "a sleep keeps nothing that is free"
+    allocator.wake_up()
+    assert second.data_ptr() == at and bool((second.cpu() == torch.arange(64 * MiB).to(torch.uint8)).all())
+    del second
+    allocator.sleep(()); allocator.wake_up()
+    assert held() == before
+""", timeout=600, quiet=False)
+
+    # Regression: vLLM captures its graphs into the allocator's cudagraph_pool(), and there was none.
+    def test_graphs_sleep_too(self):
+        self.engine("""
+llm = engine(eager=False, sleep_mode_offload_cudagraph=True,
+             compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 2]})
+allocator = get_mem_allocator_instance()
+graphs = {a: d.handle[1] for a, d in allocator.pointer_to_data.items() if d.tag == "cudagraph"}
+assert graphs, {d.tag for d in allocator.pointer_to_data.values()}
+llm.sleep(2)
+assert all(d.is_asleep for d in allocator.pointer_to_data.values())
+llm.wake_up()
+assert graphs == {a: d.handle[1] for a, d in allocator.pointer_to_data.items() if d.tag == "cudagraph"}
 """)
 
     def test_another_backend_is_left_alone(self):
