@@ -163,7 +163,7 @@ class TorchMemorySaver:
             raise stillmap.InvalidArgumentError(
                 "memory_saver.region: enable_cpu_backup and enable_disk_backup exclude each other")
         if backend is not None and not cpu:
-            raise stillmap.InvalidArgumentError("memory_saver.region: cpu_backup_backend needs enable_cpu_backup=True")
+            raise stillmap.InvalidArgumentError("memory_saver.region: cpu_backup_backend requires enable_cpu_backup=True")
         if backend is not None and backend not in _HOST_BACKENDS:
             raise stillmap.InvalidArgumentError(
                 f"memory_saver.region: cpu_backup_backend is {backend!r}; it must be one of {_HOST_BACKENDS}")
