@@ -332,25 +332,25 @@ TEST(Pickle, RandomBytesAreReadOrRefused) {
   EXPECT_GT(refused, 1000);
 }
 
-const std::string columns = "Thread,Time,Action,Pointer,Size,Stream\n";
+const std::string rmm_columns = "Thread,Time,Action,Pointer,Size,Stream\n";
 
 TEST(ImportRmm, ALogBecomesATrace) {
-  EXPECT_EQ(body(import_rmm_log("r", columns + "1,10:00:00:000001,allocate,0x7f00,100,0x0\r\n"
-                                               "1,t,allocate failure,0x0,999,0\n"
-                                               "2,t,allocate,0x7f80,5,99\n\n"
-                                               "1,t,free,0x7f00,100,99\n"
-                                               "1,t,allocate,0x0,0,0\n"
-                                               "1,t,free,0x0,0,0\n"
-                                               "1,t,free,0x7f80,5,99")),
+  EXPECT_EQ(body(import_rmm_log("r", rmm_columns + "1,10:00:00:000001,allocate,0x7f00,100,0x0\r\n"
+                                                   "1,t,allocate failure,0x0,999,0\n"
+                                                   "2,t,allocate,0x7f80,5,99\n\n"
+                                                   "1,t,free,0x7f00,100,99\n"
+                                                   "1,t,allocate,0x0,0,0\n"
+                                                   "1,t,free,0x0,0,0\n"
+                                                   "1,t,free,0x7f80,5,99")),
             "a,0,100,0\na,1,5,1\nu,0,1\nf,0\nf,1\n");
 }
 
 TEST(ImportRmm, BadLinesAreNamed) {
   const auto import = [](const std::string &lines) {
-    return trouble(import_rmm_log("r", columns + lines));
+    return trouble(import_rmm_log("r", rmm_columns + lines));
   };
   EXPECT_EQ(trouble(import_rmm_log("r", "Thread,Time\n")),
-            "r:1: the columns are not " + columns.substr(0, columns.size() - 1));
+            "r:1: the columns are not " + rmm_columns.substr(0, rmm_columns.size() - 1));
   EXPECT_EQ(import("1,t,free,0x1,2,0\n"), "r:2: 0x1 is not allocated");
   EXPECT_EQ(import("1,t,allocate,0x1,2,0\n1,t,allocate,0x1,2,0"), "r:3: 0x1 is allocated already");
   EXPECT_EQ(import("1,t,allocate,0x1,2\n"), "r:2: 5 columns instead of 6");
@@ -363,7 +363,7 @@ TEST(ImportRmm, BadLinesAreNamed) {
 
 TEST(ImportTrace, ContentSaysWhatItIs) {
   EXPECT_EQ(kind_of("\x80\x04"), record_kind::torch_snapshot);
-  EXPECT_EQ(kind_of(columns), record_kind::rmm_log);
+  EXPECT_EQ(kind_of(rmm_columns), record_kind::rmm_log);
   EXPECT_EQ(kind_of("# stillmap-trace v1"), record_kind::stillmap);
   EXPECT_EQ(kind_of(""), record_kind::stillmap);
 }
