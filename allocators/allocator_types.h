@@ -48,6 +48,8 @@ struct caching_allocator_options {
   // existing file is kept, and path.<pid> is written instead. Recording costs one lock and one line
   // of text for each request; all allocators of the process with the same file share them.
   std::string record_to{};
+  // STILLMAP_RECORD counts: false for an allocator whose requests are not the program's own.
+  bool record_from_environment = true;
 };
 
 struct allocate_options {

@@ -115,7 +115,7 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::make(
   }
   std::shared_ptr<trace_recorder> recorder;
   if (options.record_to.empty()) {
-    recorder = trace_recorder::from_environment();
+    if (options.record_from_environment) recorder = trace_recorder::from_environment();
   } else {
     STILLMAP_ASSIGN_OR_RETURN(recorder, trace_recorder::open(options.record_to));
   }

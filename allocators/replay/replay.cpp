@@ -10,6 +10,7 @@
 
 #include "stillmap/allocators/replay/device_memory_usage.h"
 #include "stillmap/allocators/replay/internal/failure.h"
+#include "stillmap/allocators/replay/internal/memory_samples.h"
 #include "stillmap/vmm/format.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/units.h"
@@ -141,6 +142,7 @@ class player {
     if (options_.capacity) t.limit = *options_.capacity;
     t.wait_before_free = options_.verify.has_value();
     t.history = options_.history;
+    if (options_.timeline_points != 0) samples_.emplace(plan_, options_.timeline_points);
     if (options_.map) look_at_ = options_.look_after.value_or(peak_of_last_iteration(plan_)) + 1;
     STILLMAP_ASSIGN_OR_RETURN(target_, options_.kind->make(device_, t));
     return {};
@@ -159,6 +161,12 @@ class player {
     return freed;
   }
 
+  status sampled(const planned_op &op) {
+    const status done = request(op);
+    if (done) samples_->served(op, target_->committed_bytes());
+    return done;
+  }
+
   status timed(std::size_t begin, std::size_t end) {
     if (begin == end) return {};
     status done;
@@ -171,6 +179,8 @@ class player {
         cpu_ns_.push_back(static_cast<std::uint32_t>(
             std::clamp<std::int64_t>(thread_cpu_ns() - from - clock_cost_, 0, UINT32_MAX)));
       }
+    } else if (samples_) {
+      for (; i < end && done; ++i) done = sampled(plan_.ops[i]);
     } else {
       for (; i < end && done; ++i) done = request(plan_.ops[i]);
     }
@@ -278,6 +288,7 @@ class player {
     out_.host_bytes = target_->host_bytes();
     out_.retries = target_->retries();
     out_.cpu_ns = cpu_times();
+    if (samples_) out_.timeline = samples_->take();
     if (ns_ != 0) iteration_ns_.push_back({ns_, static_cast<double>(requests_)});
     sum_up_times();
     for (std::uint32_t slot = 0; slot < plan_.slots; ++slot) {
@@ -312,6 +323,7 @@ class player {
   event_handle event_ = nullptr;
   std::unique_ptr<replay_target> target_;
   std::unique_ptr<block_checker> checker_;
+  std::optional<memory_samples> samples_;
   std::vector<void *> at_;
   std::optional<std::uint64_t> physical_before_;
   double ns_ = 0;

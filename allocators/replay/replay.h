@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "stillmap/allocators/replay/block_checker.h"
 #include "stillmap/allocators/replay/replay_map.h"
 #include "stillmap/allocators/replay/replay_plan.h"
 #include "stillmap/allocators/replay/replay_target.h"
+#include "stillmap/allocators/report/timeline_picture.h"
 
 namespace stillmap::replay {
 
@@ -23,6 +25,9 @@ struct replay_options {
   // Measure the CPU time of each request. The clock takes longer than most requests: take ns_per_op
   // from a replay without.
   bool request_times = false;
+  // Points of memory over the replay to take, at most; 0: none. Asking for the bytes held takes
+  // longer than a request: take ns_per_op from a replay without. Not beside request_times.
+  std::size_t timeline_points = 0;
 };
 
 // CPU time of the thread in a request, in nanoseconds, less the time it takes to read the clock.
@@ -50,8 +55,9 @@ struct replay_result {
   std::string where_oom;  // "operation 1234 of 5678: 1 GiB on stream 0, with 3 GiB live and ..."
   std::uint64_t moved_bytes = 0;
   std::uint64_t bytes_checked = 0;
-  std::uint64_t violations = 0;         // reported by hostcuda's oracle
-  std::optional<replay_moment> moment;  // if requested and the allocator has maps
+  std::uint64_t violations = 0;          // reported by hostcuda's oracle
+  std::optional<replay_moment> moment;   // if requested and the allocator has maps
+  std::vector<timeline_point> timeline;  // if requested
 };
 
 // Errors: invalid_argument (a capacity beyond the device's memory), corrupt (a wrong byte); the

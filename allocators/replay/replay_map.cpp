@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
-#include <fstream>
 
 #include "stillmap/allocators/replay/internal/failure.h"
+#include "stillmap/allocators/replay/internal/output_file.h"
 #include "stillmap/vmm/format.h"
 #include "stillmap/vmm/internal/try.h"
 
@@ -79,14 +78,7 @@ status write_map(std::span<const named_moment> moments, const std::string &of,
                             : format == map_format::json
                                 ? to_json(moments.front().moment.heap)
                                 : to_torch_pickle(moments.front().moment.heap));
-  const std::filesystem::path file(path);
-  std::error_code ignored;  // a missing folder shows when the file is opened
-  if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path(), ignored);
-  std::ofstream out(file, std::ios::binary);
-  out.write(content.data(), static_cast<std::streamsize>(content.size()));
-  out.close();
-  if (!out) return fail_system(errno, path, "cannot write the file");
-  return {};
+  return write_output(path, content);
 }
 
 }  // namespace stillmap::replay

@@ -21,13 +21,7 @@ constexpr unsigned most_rows = 44;
 constexpr const char *dot = " \xC2\xB7 ";
 
 constexpr const char *style = R"(<style>
-  text { font-family: system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif; font-size: 13px; fill: #1f2328; }
-  .title { font-size: 22px; font-weight: 600; }
-  .name { font-size: 17px; font-weight: 600; }
   .arena { font-weight: 600; }
-  .soft { fill: #59636e; }
-  .bad { fill: #c21f2b; font-weight: 600; }
-  .page { fill: #ffffff; }
   .p0 { fill: #9adbc4; } .p1 { fill: #5cc1b4; } .p2 { fill: #2f9fc4; } .p3 { fill: #2374b5; } .p4 { fill: #124b8c; }
   .p5 { fill: #a86fb8; }
   .p6 { fill: #f6a33b; }
@@ -36,10 +30,6 @@ constexpr const char *style = R"(<style>
   .outline { fill: none; stroke: #818b98; }
   .wanted { fill: #c21f2b; fill-opacity: 0.12; stroke: #c21f2b; stroke-width: 1.5; stroke-dasharray: 5 3; }
   @media (prefers-color-scheme: dark) {
-    text { fill: #e6edf3; }
-    .soft { fill: #9198a1; }
-    .bad { fill: #ff7b72; }
-    .page { fill: #0d1117; }
     .room { fill: #262c36; }
     .p4 { fill: #1d5fae; }
   }

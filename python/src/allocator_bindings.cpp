@@ -17,6 +17,10 @@ void *pointer_of(std::uint64_t address) {
   return reinterpret_cast<void *>(static_cast<std::uintptr_t>(address));
 }
 
+nb::object limit_or_none(std::size_t bytes) {
+  return bytes == SIZE_MAX ? nb::none() : nb::object(nb::int_(bytes));
+}
+
 nb::dict dict_of(const release_report &r) {
   nb::dict d;
   d["released"] = r.released;
@@ -268,14 +272,17 @@ void bind_lifetime(nb::class_<python_allocator> &c) {
       .def_prop_ro("tag", &python_allocator::tag)
       .def_prop_rw(
           "limit",
-          [](const python_allocator &self) { return self.use("CachingAllocator.limit")->limit(); },
-          [](const python_allocator &self, std::size_t bytes) {
+          [](const python_allocator &self) {
+            return limit_or_none(self.use("CachingAllocator.limit")->limit());
+          },
+          [](const python_allocator &self, std::optional<std::size_t> bytes) {
             on_heap(self, "CachingAllocator.limit", [&](caching_allocator &heap) {
-              heap.set_limit(bytes);
+              heap.set_limit(bytes.value_or(SIZE_MAX));
               return true;
             });
           },
-          "Most bytes of device memory; a smaller limit releases nothing.")
+          nb::for_setter(nb::arg("nbytes").none()),
+          "Most bytes of device memory, or None; a smaller limit releases nothing.")
       .def_prop_ro(
           "c_param",
           [](python_allocator &self) { return reinterpret_cast<std::uintptr_t>(self.for_c()); },
@@ -311,7 +318,7 @@ nb::dict dict_of_stats(const caching_allocator_stats &s, std::size_t limit) {
   d["host_waits"] = s.host_waits;
   d["out_of_memory"] = s.out_of_memory;
   d["host_bytes"] = s.host_bytes;
-  d["limit"] = limit;
+  d["limit"] = limit_or_none(limit);
   return d;
 }
 

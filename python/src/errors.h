@@ -25,6 +25,10 @@ T value_of(result<T> r) {
   if (!r) raise(r.error());
   return std::move(*r);
 }
+inline nb::str string_of(result<std::string> text) {
+  const std::string made = value_of(std::move(text));
+  return nb::str(made.data(), made.size());
+}
 inline void check(const status &s) {
   if (!s) raise(s.error());
 }

@@ -2,8 +2,6 @@
 
 #include <nanobind/stl/string.h>
 
-#include <cerrno>
-#include <cstdio>
 #include <set>
 
 #include "python/src/devices.h"
@@ -61,11 +59,6 @@ result<memory_map> map_of_device(int ordinal) {
                     std::move(heap), d.total_memory().bytes());
 }
 
-nb::str string_of(result<std::string> text) {
-  const std::string made = value_of(std::move(text));
-  return nb::str(made.data(), made.size());
-}
-
 result<std::string> contents_for(const memory_map &map, const std::string &path) {
   if (path.ends_with(".svg")) return map.svg();
   if (path.ends_with(".html")) return map.html();
@@ -78,17 +71,7 @@ result<std::string> contents_for(const memory_map &map, const std::string &path)
 
 status save_map(const memory_map &map, const std::string &path) {
   STILLMAP_ASSIGN_OR_RETURN(const std::string contents, contents_for(map, path));
-  std::FILE *const file = std::fopen(path.c_str(), "wbe");
-  if (file == nullptr) {
-    return make_system_error(errno, "MemoryMap.save", "the file cannot be opened", path);
-  }
-  const bool written = std::fwrite(contents.data(), 1, contents.size(), file) == contents.size();
-  const int write_error = errno;
-  if (std::fclose(file) != 0 || !written) {
-    return make_system_error(written ? errno : write_error, "MemoryMap.save",
-                             "the file cannot be written", path);
-  }
-  return {};
+  return write_file("MemoryMap.save", path, contents);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "python/src/memory_map.h"
 #include "python/src/replay.h"
 #include "python/src/streams.h"
+#include "python/src/timeline.h"
 #include "python/src/torch.h"
 #include "python/src/vector.h"
 #include "stillmap/allocators/torch/torch_allocator.h"
@@ -61,6 +62,7 @@ NB_MODULE(_native, m) {
   bind_snapshot(m);
   bind_torch(m);
   bind_replay(m);
+  bind_timeline(m);
   m.def("plugin_path", &plugin_path,
         "The file of this module. It also exports the C functions of docs/pytorch.md, for\n"
         "torch.cuda.memory.CUDAPluggableAllocator; there is one instance of Stillmap in the "

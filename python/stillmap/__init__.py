@@ -19,6 +19,7 @@ from ._native import (
     NotSupportedError,
     OutOfMemoryError,
     Restored,
+    Timeline,
     device_count,
     device_info,
     forget,
@@ -35,7 +36,7 @@ from ._native import (
     version,
 )
 from ._progress import restore, snapshot
-from ._recording import Recording, record
+from ._recording import Recording, record, timeline
 
 __version__ = version()
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "OutOfMemoryError",
     "Recording",
     "Restored",
+    "Timeline",
     "device_count",
     "device_info",
     "forget",
@@ -68,6 +70,7 @@ __all__ = [
     "stream_handle",
     "suspend",
     "suspended",
+    "timeline",
     "trim",
     "version",
 ]

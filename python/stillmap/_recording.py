@@ -1,4 +1,4 @@
-"""Recording the requests of allocators as a trace, for replay() and `stillmap trace`."""
+"""Recording the requests of allocators as a trace, for replay(), timeline() and `stillmap trace`."""
 
 import os
 
@@ -48,3 +48,17 @@ def record(path):
     is kept: see Recording.path. Raises OSError. Cost: a lock and a line of text for each request.
     """
     return Recording(path)
+
+
+def timeline(recording, allocators=("stillmap", "segments", "segments-expanding"), *, capacity=None,
+             iterations=None, points=800, device=0):
+    """Memory over a run: what the program had allocated, and what allocators hold for it. A notebook draws it.
+
+    The requests are replayed on one allocator after the other. recording: a Recording, or what replay() takes.
+    capacity: bytes of device memory; a curve ends where they do not suffice. points: of a curve, at most.
+    Raises InvalidArgumentError (not a trace, an unknown allocator), OSError.
+    """
+    if isinstance(recording, Recording):
+        recording.flush()
+        recording = recording.path
+    return _native._timeline(recording, list(allocators), capacity, iterations, points, device)

@@ -95,6 +95,9 @@ class Limits(TestCase):
                              ("caching_allocator::allocate", 4 * MiB, "bytes"))
             heap.limit = 16 * MiB
             self.assertEqual(heap.limit, 16 * MiB)
+            heap.limit = None
+            self.assertIsNone(heap.limit)
+            self.assertIsNone(heap.stats()["limit"])
             self.assertNotEqual(heap.allocate(8 * MiB), 0)
 
     def test_a_callback_that_frees_memory(self):

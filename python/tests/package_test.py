@@ -111,6 +111,23 @@ class Traces(TestCase):
         self.assertTrue(starved["oom"])
         self.assertIn("operation", starved["where_oom"])
 
+    def test_memory_over_the_run(self):
+        path = self.record()
+        with stillmap.record(self.path("b.trace")) as other:
+            drawn = stillmap.timeline(path, capacity=24 * MiB, points=8)
+        with open(other.path) as file:
+            self.assertFalse([line for line in file if line.startswith("a,")], "a replay is not recorded")
+        self.assertEqual(list(drawn.curves())[0], "stillmap")
+        for points in drawn.curves().values():
+            self.assertLessEqual(len(points), 8)
+            self.assertEqual(max(live for _, live, _ in points), 12 * MiB + 1000)
+            self.assertTrue(all(held >= live for _, live, held in points))
+        self.assertEqual(drawn._repr_svg_(), drawn.to_svg())
+        drawn.save(self.path("a.svg"))
+        self.assertRaisesSaying(stillmap.InvalidArgumentError, ".svg", drawn.save, "a.png")
+        self.assertRaises(FileNotFoundError, drawn.save, self.path("no/folder.svg"))
+        self.assertRaisesSaying(ValueError, "segments", stillmap.timeline, path, ["nothing"])
+
     def test_errors(self):
         self.assertRaises(FileNotFoundError, stillmap.record, self.path("no/folder.trace"))
         path = self.record()

@@ -15,7 +15,7 @@ class svg_writer {
   // A group of boxes that show `title` where the pointer is on them.
   void begin_group(std::string_view title);
   void end_group() { body += "</g>\n"; }
-  // The whole document. `head`: its styles and definitions.
+  // The whole document. `head`: styles and definitions besides those of text and page.
   std::string document(std::string_view title, double width, double height, const char *head) const;
 
   std::string body;

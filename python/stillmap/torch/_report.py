@@ -67,13 +67,7 @@ def report(recording: Any, *, device: Any = None) -> Report:
         path = os.fspath(recording)
     torch.cuda.synchronize(index)
     torch.cuda.empty_cache()
-    # The replay's own allocators would be recorded as well.
-    recording_to = os.environ.pop("STILLMAP_RECORD", None)
-    try:
-        done = {name: stillmap.replay(path, name, device=index) for name in _ALLOCATORS}
-    finally:
-        if recording_to is not None:
-            os.environ["STILLMAP_RECORD"] = recording_to
+    done = {name: stillmap.replay(path, name, device=index) for name in _ALLOCATORS}
     return Report(max(r["peak_live_bytes"] for r in done.values()),
                   {name: None if r["oom"] else r["peak_committed_bytes"] for name, r in done.items()})
 

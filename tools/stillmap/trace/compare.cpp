@@ -10,6 +10,7 @@
 
 #include "stillmap/allocators/replay/device_memory_usage.h"
 #include "stillmap/allocators/replay/replay.h"
+#include "stillmap/allocators/replay/timeline.h"
 #include "stillmap/allocators/replay/trace_file.h"
 #include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/machine.h"
@@ -169,6 +170,22 @@ class trace_comparison {
         short_of.empty() || enough.empty()
             ? ""
             : fmt::format("; not for {}", fmt::join(short_of, ", ")));
+    return o_.timeline.empty() ? outcome<void>() : draw_timeline(d, plan, capacity);
+  }
+
+  outcome<void> draw_timeline(const device &d, const replay_plan &plan, std::uint64_t capacity) {
+    timeline_options o;
+    o.capacity = capacity;
+    for (const target_kind &kind : target_kinds()) {
+      // `direct` holds what is live, which the picture has.
+      const bool there = !kind.own_calls || std::getenv(torch_peer_variable) != nullptr;
+      if (there && kind.make != make_direct) o.kinds.push_back(&kind);
+    }
+    STILLMAP_ASSIGN_OR_RETURN(
+        const timeline_picture p,
+        timeline_of(d, plan, o, std::filesystem::path(o_.file).filename().string()));
+    STILLMAP_RETURN_IF_ERROR(write_timeline(p, o_.timeline));
+    say("timeline  {}", o_.timeline);
     return {};
   }
 

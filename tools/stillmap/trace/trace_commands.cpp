@@ -108,6 +108,8 @@ void add_compare(command &group) {
            "(default: 32)");
   c.text("--svg", o.svg, "PATH",
          "write the picture to this file; '' writes none (default: " + o.svg + ")");
+  c.text("--timeline", o.timeline, "PATH",
+         "write a picture of memory over the run on each allocator to this file, PATH.svg");
   c.notes =
       "On hostcuda only memory that is written is used: about 1 GiB for a program of 24 GiB.\n"
       "Example: stillmap trace compare bench/traces/llama_1b_variable.trace.zst\n";

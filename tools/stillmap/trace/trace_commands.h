@@ -34,7 +34,8 @@ outcome<exit_status> run_trace_replay(const trace_replay_options &o);
 
 struct trace_compare_options {
   driver_options driver;
-  std::string file, ours = "stillmap", other = "segments", profile, svg = "out/heap-comparison.svg";
+  std::string file, ours = "stillmap", other = "segments", profile, svg = "out/heap-comparison.svg",
+                    timeline;
   std::uint64_t capacity = 0;
   unsigned shrink = 0, every_byte_shrink = 32;
 };
