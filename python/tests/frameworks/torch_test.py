@@ -443,5 +443,50 @@ assert (view.cpu() == 0).all(), "a view keeps the memory"
 """)
 
 
+@needs("triton")
+class Compile(TestCase):
+    """torch.compile with PyTorch's own compiler, which builds kernels with Triton."""
+
+    preamble = TENSORS + """
+import torch._inductor.config
+torch._inductor.config.compile_threads = 1
+def train(**how):
+    model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    compiled = torch.compile(model, **how)
+    for _ in range(6):
+        compiled(torch.empty(64, 256, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.cuda.synchronize()
+    return model
+"""
+
+    def test_use(self):
+        self.program("""
+        st.use(tag="train")
+        model = train()
+        allocated = st.stats()["total"]
+        assert allocated["live"] >= sum(p.nbytes for p in model.parameters()), allocated
+        st.suspend("train"); st.resume("train")
+        train()
+        try:
+            train(mode="reduce-overhead")
+            raise AssertionError("PyTorch has learnt it: change docs/pytorch.md")
+        except RuntimeError as e:
+            assert "checkPoolLiveAllocations" in str(e), e
+        """, quiet=False)
+
+    def test_graphs_in_a_pool(self):
+        self.program("""
+        pool = st.pool("train")
+        with pool.use(all_threads=True):
+            model = train(mode="reduce-overhead")
+        owned = {s["address"] for s in pool.segments()}
+        pool.suspend(); pool.resume()
+        assert owned
+        """, quiet=False)
+
+
 if __name__ == "__main__":
     unittest.main()
