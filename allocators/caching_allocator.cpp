@@ -26,6 +26,11 @@ block_request request_for(std::size_t bytes, std::size_t alignment) {
   return r;
 }
 
+// Success. `return {}` would clear all bytes of the status before it sets one.
+struct success final : status {
+  success() noexcept {}
+};
+
 }  // namespace
 
 // ---- the fast path: no driver call, no host memory, and inlined into the interface below ----
@@ -51,7 +56,7 @@ block_request request_for(std::size_t bytes, std::size_t alignment) {
 
 [[gnu::always_inline]] inline status allocator_core::free(void *block,
                                                           std::optional<stream_ref> last_used_on) {
-  if (block == nullptr) return {};
+  if (block == nullptr) return success();
   if (history.enabled()) [[unlikely]]
     return free_notified(block, last_used_on);
   const auto address = reinterpret_cast<std::uintptr_t>(block);
@@ -63,7 +68,7 @@ block_request request_for(std::size_t bytes, std::size_t alignment) {
         if (!last_used_on || *last_used_on == a->stream) outcome = a->free(address);
       }
       if (outcome == arena::free_outcome::done) [[likely]]
-        return {};
+        return success();
     }
   }
   return free_slow(block, last_used_on);
@@ -234,32 +239,28 @@ allocator_core::~allocator_core() {
 }
 
 // Every request that the fast path does not serve. Not inlined: it would cost the fast path
-// registers.
+// registers. `locked`: the arena whose fast path refused the request, still locked; or nullptr.
 [[gnu::noinline]] result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref s,
                                                                const allocate_options &options,
                                                                arena *locked) noexcept {
-  return with_host_memory(allocating, [&] { return serve(bytes, s, options, locked); });
-}
-
-// `locked`: the arena whose fast path refused the request, still locked; or nullptr.
-result<void *> allocator_core::serve(std::size_t bytes, stream_ref named,
-                                     const allocate_options &options, arena *locked) {
-  bool searched = false;
-  if (locked != nullptr) {
-    const std::lock_guard lock(locked->lock, std::adopt_lock);
-    searched = locked->stream == named && locked->counted().pending_free == 0;
-    if (searched) {
-      void *const block = locked->allocate_not_reused(request_for(bytes, options.alignment));
-      if (block != nullptr) return block;
+  return with_host_memory(allocating, [&]() -> result<void *> {
+    bool searched = false;
+    if (locked != nullptr) {
+      const std::lock_guard lock(locked->lock, std::adopt_lock);
+      searched = locked->stream == s && locked->counted().pending_free == 0;
+      if (searched) {
+        void *const block = locked->allocate_not_reused(request_for(bytes, allocation_granule));
+        if (block != nullptr) return block;
+      }
     }
-  }
-  return serve_unlocked(bytes, named, options, searched);
+    return serve(bytes, s, options, searched);
+  });
 }
 
 // `searched`: the arena of the stream has no memory for it.
-[[gnu::noinline]] result<void *> allocator_core::serve_unlocked(std::size_t bytes, stream_ref named,
-                                                                const allocate_options &options,
-                                                                bool searched) {
+[[gnu::noinline]] result<void *> allocator_core::serve(std::size_t bytes, stream_ref named,
+                                                       const allocate_options &options,
+                                                       bool searched) {
   constexpr const char *op = allocating;
   if (bytes == 0) return nullptr;
   if (watch_.in_child()) return forked_error(op);

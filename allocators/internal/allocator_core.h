@@ -111,9 +111,7 @@ class allocator_core {
   result<void *> allocate_slow(std::size_t bytes, stream_ref s, const allocate_options &options,
                                arena *locked) noexcept;
   result<void *> serve(std::size_t bytes, stream_ref named, const allocate_options &options,
-                       arena *locked);
-  result<void *> serve_unlocked(std::size_t bytes, stream_ref named,
-                                const allocate_options &options, bool searched);
+                       bool searched);
   status free_slow(void *block, std::optional<stream_ref> last_used_on) noexcept;
   status zero(void *block, std::size_t bytes, stream_ref s);
 

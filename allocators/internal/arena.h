@@ -85,7 +85,7 @@ class arena {
   // The fast path of allocate(), in constant time: a place in a slab, or the block that is cached at
   // the first available placement of its size. nullptr: allocate() may still find memory. Requires:
   // alignment to the granule.
-  void *reuse(const block_request &r) noexcept {
+  [[gnu::always_inline]] void *reuse(const block_request &r) noexcept {
     if (r.bytes <= slab::largest_block) {
       slab *const s = slabs_.first(static_cast<std::size_t>(r.bytes));
       if (s == nullptr || (s->empty() && !reuse_empty(*s))) return nullptr;
@@ -102,7 +102,7 @@ class arena {
   // The same for a request that reuse() has just refused, under the same lock.
   void *allocate_not_reused(const block_request &r);
 
-  free_outcome free(std::uint64_t address) noexcept {
+  [[gnu::always_inline]] free_outcome free(std::uint64_t address) noexcept {
     // Temporaries are often freed right after they were allocated. A recycled extent is never
     // marked allocated, so a match is the block.
     extent *last = last_;
@@ -264,10 +264,15 @@ class arena {
   }
   void *allocate_in_slab(slab &s, const block_request &r) {
     const unsigned place = s.acquire();
-    if (s.free_blocks == 0) slabs_.unlink(&s);
     s.slack[place] = r.slack;
     count_allocation(r.bytes, r.slack);
-    return device_address(s.address(place)).pointer();
+    void *const block = device_address(s.address(place)).pointer();
+    return s.free_blocks != 0 ? block : unlink_full(s, block);
+  }
+  // Returns `block`: as its last call it costs allocate_in_slab no registers.
+  [[gnu::noinline]] void *unlink_full(slab &s, void *block) {
+    slabs_.unlink(&s);
+    return block;
   }
   free_outcome free_in_slab(slab &s, unsigned place) {
     if (s.is_free(place)) return free_outcome::not_ours;
@@ -281,6 +286,10 @@ class arena {
   }
   void return_to_slab(slab &s, unsigned place) {
     s.release(place);
+    if (s.free_blocks == 1 || s.empty()) relink(s);
+  }
+  // A block was returned to a full slab, or the last one to any.
+  [[gnu::noinline]] void relink(slab &s) {
     if (s.free_blocks == 1) link(s);
     if (s.empty()) slab_emptied(s);
   }

@@ -25,11 +25,11 @@ class stream_directory {
 
   arena *of(stream_ref s) const {
     const std::uintptr_t now = now_.load(std::memory_order_acquire);
-    const line *const lines = reinterpret_cast<const line *>(now & ~log_mask);
+    const slot *const slots = reinterpret_cast<const slot *>(now & ~log_mask);
     const std::size_t mask = (std::size_t{1} << (now & log_mask)) - 1;
     const std::uintptr_t key = key_of(s);
     for (std::size_t i = hash(key) & mask;; i = (i + 1) & mask) {
-      const slot &at = lines[i / 4].slots[i % 4];
+      const slot &at = slots[i];
       const std::uintptr_t there = at.key.load(std::memory_order_acquire);
       if (there == key) [[likely]]
         return at.serves.load(std::memory_order_acquire);
@@ -82,7 +82,8 @@ class stream_directory {
   struct table {
     explicit table(unsigned log)
         : mask((std::size_t{1} << log) - 1), lines(std::make_unique<line[]>(mask / 4 + 1)) {}
-    slot &at(std::size_t i) const { return lines[i / 4].slots[i % 4]; }
+    slot *slots() const { return lines[0].slots.data(); }  // lines have no padding
+    slot &at(std::size_t i) const { return slots()[i]; }
     std::size_t mask;
     std::size_t used = 0;  // slots that hold a stream, or held one
     std::unique_ptr<line[]> lines;
@@ -96,7 +97,7 @@ class stream_directory {
   // large as the last.
   void publish(unsigned log) {
     const table &made = all_.emplace_back(log);
-    now_.store(reinterpret_cast<std::uintptr_t>(made.lines.get()) | log, std::memory_order_release);
+    now_.store(reinterpret_cast<std::uintptr_t>(made.slots()) | log, std::memory_order_release);
   }
   // Drops the slots of removed streams; doubles the table where few were.
   void rebuild() {
