@@ -15,7 +15,8 @@ void *arena::allocate(const block_request &r) {
 }
 
 void *arena::allocate_not_reused(const block_request &r) {
-  if (r.alignment == allocation_granule && !r.small() && last_bin_ != nullptr) {
+  const bool has_placements = r.alignment == allocation_granule && r.bytes > slab::largest_block;
+  if (has_placements && last_bin_ != nullptr) {
     if (extent *const s = last_bin_->front) {  // not in the table
       enter_in_table(*s);
       take_cached(*s);
@@ -23,15 +24,15 @@ void *arena::allocate_not_reused(const block_request &r) {
     }
   }
   add_to_pattern(r);
-  if (r.alignment == allocation_granule && !r.small()) {
-    if (extent *const s = find_cached_placement(r, at_lent::stop)) return enter(s, r);
+  if (has_placements) {
+    if (extent *const s = first_available(r, at_lent::stop)) return enter(s, r);
   }
   extent *const s = find_extent(growth_for(r), search_in::own_zone, at_lent::stop);
   if (s == nullptr) return nullptr;
   return r.small() ? enter_slab(s, r) : enter(s, r);
 }
 
-void arena::add_to_pattern(const block_request &r) {
+inline void arena::add_to_pattern(const block_request &r) {
   if (!pattern.add(counters_.live, counters_.allocations - counters_.frees, r.bytes)) return;
   if (pattern.varies()) repeats = false;
   if (!pattern.repeats()) return;
@@ -72,29 +73,32 @@ extent *arena::find_extent(const block_request &r, search_in where, at_lent lent
   return nullptr;
 }
 
-extent *arena::find_cached_placement(const block_request &r, at_lent lent) {
+[[gnu::always_inline]] inline extent *arena::first_available(const block_request &r, at_lent lent) {
   size_bin *const of = bin_of(r.bytes);
   if (of == nullptr) return nullptr;
+  extent *blocker = nullptr;
   for (std::size_t i = of->first_open(); i != size_bin::none; i = of->first_open(i + 1)) {
+    // A live block often lies in several placements of a size.
+    const std::uint64_t begin = of->all[i].begin;
+    if (blocker != nullptr && begin < blocker->end() && blocker->begin < begin + of->bytes) {
+      of->wait(i, blocker->waiting, blocker);
+      continue;
+    }
     if (extent *const s = of->cached_at(i)) {
       take_cached(*s);
       return s;
     }
-    if (extent *const s = claim(*of, i)) return s;
+    if (extent *const s = claim(*of, i, blocker)) return s;
     if (lent == at_lent::stop && of->is_open(i)) return nullptr;
   }
   return nullptr;
 }
 
-// ---- remembered placements ----
-
-// The list in which a placement that overlaps `s` must wait; nullptr: `s` is available.
-wait_list *arena::blocker_of(extent &s) {
-  if (s.state == extent_state::free || s.cached) return nullptr;
-  if (s.state != extent_state::live) return &want_pages_;
-  s.awaited = true;
-  return &s.waiting;
+extent *arena::find_cached_placement(const block_request &r, at_lent lent) {
+  return first_available(r, lent);
 }
+
+// ---- remembered placements ----
 
 // Checks that all aliased pages of a placement can be recalled: each must be free at its owner's
 // address, the owner must lie outside the placement, and no two pages of the placement may be the
@@ -131,8 +135,9 @@ wait_list *arena::run_blocker(std::uint64_t alias, std::uint64_t owner, std::uin
 }
 
 // A placement is available without a driver call if each part of it is free, cached, or aliased to
-// pages that are free at their owner's address.
-extent *arena::claim(size_bin &of, std::size_t i) {
+// pages that are free at their owner's address. Otherwise `blocker` is the live block in it, if that is
+// the reason. Inlined: a request tries several.
+[[gnu::always_inline]] inline extent *arena::claim(size_bin &of, std::size_t i, extent *&blocker) {
   const std::uint64_t begin = of.all[i].begin, end = begin + of.bytes;
   extent *first = extents.at(begin, of.all[i].at);
   bool cached = false, aliased = false;
@@ -140,7 +145,8 @@ extent *arena::claim(size_bin &of, std::size_t i) {
     if (s->state == extent_state::aliased) {
       aliased = true;
     } else if (wait_list *const list = blocker_of(*s)) {
-      of.wait(i, *list);
+      of.wait(i, *list, first);
+      if (list == &s->waiting) blocker = s;
       return nullptr;
     }
     cached = cached || s->cached;
@@ -149,7 +155,7 @@ extent *arena::claim(size_bin &of, std::size_t i) {
   if (aliased) {
     if (wait_list *const list = recall_blocker(*first, begin, end)) {
       if (list == &want_lent_ && recalls_lent_) return nullptr;  // it stays open
-      of.wait(i, *list);
+      of.wait(i, *list, first);
       return nullptr;
     }
   }
@@ -198,7 +204,7 @@ extent *arena::evict(extent &s) {
 }
 
 // A cached extent becomes part of the block at `begin`: removes its other entry from the table.
-void arena::detach_cached(extent &s, std::uint64_t begin) {
+inline void arena::detach_cached(extent &s, std::uint64_t begin) {
   uncache(s);
   s.bin = nullptr;
   if (s.blocks != nullptr) dissolve(s);
@@ -246,18 +252,14 @@ void arena::enter_in_table(extent &s) {
   s.in_table = true;
 }
 
-void *arena::enter(extent *s, const block_request &r) {
-  if (!s->in_table) {
-    try {
-      enter_in_table(*s);
-    } catch (const std::bad_alloc &) {
-      cache(*s);
-      throw;
-    }
+// May run out of host memory: then the extent is cached, or free.
+void arena::enter_in_table_or_cache(extent &s) {
+  try {
+    enter_in_table(s);
+  } catch (const std::bad_alloc &) {
+    cache(s);
+    throw;
   }
-  if (r.alignment == allocation_granule) remember_placement(s);
-  s->cross_stream = false;
-  return hand_out(*s, r);
 }
 
 // Remembers the placement of an extent that does not come from a remembered one. Without host memory

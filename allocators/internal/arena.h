@@ -130,7 +130,12 @@ class arena {
 
   // Turns a committed extent from extents.carve() into the requested block. May run out: then the
   // extent is free memory.
-  void *enter(extent *s, const block_request &r);
+  void *enter(extent *s, const block_request &r) {
+    if (!s->in_table) enter_in_table_or_cache(*s);
+    if (s->bin == nullptr && r.alignment == allocation_granule) remember_placement(s);
+    s->cross_stream = false;
+    return hand_out(*s, r);
+  }
   void *enter_slab(extent *s, const block_request &r);
   // The pages of a carved extent are mapped, or could not be mapped.
   extent *commit(const extent_map::carved_extent &e);
@@ -347,9 +352,16 @@ class arena {
   void notify_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const;
   void add_to_pattern(const block_request &r);
   extent *find_extent(const block_request &r, search_in where, at_lent lent);
+  extent *first_available(const block_request &r, at_lent lent);
   extent *find_cached_placement(const block_request &r, at_lent lent);
-  extent *claim(size_bin &of, std::size_t i);
-  wait_list *blocker_of(extent &s);
+  extent *claim(size_bin &of, std::size_t i, extent *&blocker);
+  // The list in which a placement that overlaps `s` must wait; nullptr: `s` is available.
+  wait_list *blocker_of(extent &s) {
+    if (s.state == extent_state::free || s.cached) return nullptr;
+    if (s.state != extent_state::live) return &want_pages_;
+    s.awaited = true;
+    return &s.waiting;
+  }
   wait_list *recall_blocker(const extent &first, std::uint64_t begin, std::uint64_t end);
   std::optional<std::vector<lent_pages>> find_lent(std::uint64_t begin, std::uint64_t end,
                                                    const address_directory &addresses);
@@ -362,6 +374,7 @@ class arena {
   extent *evict(extent &s);
   void detach_cached(extent &s, std::uint64_t begin);
   void enter_in_table(extent &s);
+  void enter_in_table_or_cache(extent &s);
   void expect_slab(std::size_t bytes);
   void add_use(std::uint64_t address, stream_ref other);
   void remember_placement(extent *s) noexcept;

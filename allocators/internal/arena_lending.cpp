@@ -35,7 +35,7 @@ std::vector<arena::lent_pages> arena::find_lent(const block_request &r,
       out = std::move(*found);
       break;
     }
-    if (of->in_vain >= patience) of->wait(i, want_lent_);
+    if (of->in_vain >= patience) of->wait(i, want_lent_, of->all[i].at);
   }
   of->in_vain = out.empty() ? of->in_vain + 1 : 0;
   return out;

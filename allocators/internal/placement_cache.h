@@ -23,7 +23,7 @@ struct alignas(64) size_bin {
   static constexpr std::size_t none = SIZE_MAX;
   struct placement {
     std::uint64_t begin = 0;
-    extent *at = nullptr;  // the last extent there; if cached, the one there now
+    extent *at = nullptr;  // the last extent known to be there; if cached, the one there now
     wait_list next;        // the next placement that waits for the same thing
   };
   // Bitmaps of 64 placements. open: not allocated, and not known to overlap memory in use. cached:
@@ -33,24 +33,29 @@ struct alignas(64) size_bin {
   };
 
   std::uint64_t bytes = 0;
-  word first;                          // of placements 0 to 63
-  extent *front = nullptr;             // the cached extent at the first open placement, if known
-  std::uint32_t front_index : 31 = 0;  // the index of that placement, else 0
-  std::uint32_t listed : 1 = 0;        // in the list of bins that may have cached blocks
-  std::uint32_t low = 0;               // no placement below this index is open
+  word first;                     // of placements 0 to 63
+  extent *front = nullptr;        // the cached extent at the first open placement, if known
+  std::uint32_t front_index = 0;  // the index of that placement, else 0
+  std::uint32_t low = 0;          // no placement below this index is open
+  bool listed = false;            // in the list of bins that may have cached blocks
+  std::uint32_t in_vain = 0;      // requests in a row that found no lent pages to return
   std::vector<placement> all;
   std::vector<word> more;
   std::vector<std::uint64_t> open_words;  // a bit for each of `more`: a placement in it is open
   size_bin *next_listed = nullptr;
-  std::uint32_t in_vain = 0;  // requests in a row that found no lent pages to return
 
   word &word_of(std::size_t i) { return i < 64 ? first : more[i / 64 - 1]; }
   const word &word_of(std::size_t i) const { return i < 64 ? first : more[i / 64 - 1]; }
   static std::uint64_t bit(std::size_t i) { return std::uint64_t{1} << (i % 64); }
 
-  // The first open placement at or after `from`.
+  // The first open placement at or after `from`. Usually it is among the first 64.
   std::size_t first_open(std::size_t from = 0) const {
     from = std::max<std::size_t>(from, low);
+    const std::uint64_t near = from < 64 ? first.open >> from : 0;
+    if (near != 0) return from + static_cast<std::size_t>(std::countr_zero(near));
+    return first_open_beyond(from);
+  }
+  [[gnu::noinline]] std::size_t first_open_beyond(std::size_t from) const {
     if (from >= all.size()) return none;
     const std::uint64_t here = word_of(from).open & (~std::uint64_t{0} << (from % 64));
     if (here != 0) {
@@ -85,16 +90,19 @@ struct alignas(64) size_bin {
   [[gnu::noinline]] extent *find_front() {
     // Usually it is among the first 64.
     const std::uint64_t near = low < 64 ? first.open >> low : 0;
-    const std::size_t i =
-        near != 0 ? low + static_cast<std::size_t>(std::countr_zero(near)) : first_open();
+    if (near == 0) return find_front_beyond();
+    low += static_cast<std::uint32_t>(std::countr_zero(near));
+    return (first.cached & bit(low)) != 0 ? set_front() : nullptr;
+  }
+  [[gnu::noinline]] extent *find_front_beyond() {
+    const std::size_t i = first_open_beyond(low);
     if (i == none) return nullptr;
     low = static_cast<std::uint32_t>(i);
-    extent *const s = cached_at(i);
-    if (s != nullptr) {
-      front = s;
-      front_index = low;
-    }
-    return s;
+    return cached_at(i) != nullptr ? set_front() : nullptr;
+  }
+  extent *set_front() {
+    front_index = low;
+    return front = all[low].at;
   }
   // From now on `s`, of this size, is at placement `i`.
   void assign(std::size_t i, extent *s) {
@@ -132,8 +140,10 @@ struct alignas(64) size_bin {
     if (i < front_index) forget_front();
   }
 
-  void wait(std::size_t i, wait_list &with) {
+  // `there`: an extent that the placement overlaps.
+  void wait(std::size_t i, wait_list &with, extent *there) {
     close(i);
+    all[i].at = there;
     all[i].next = with;
     with = {this, static_cast<std::uint32_t>(i)};
   }
@@ -185,15 +195,15 @@ class placement_cache {
   }
   // A block was cached in the bin.
   void list(size_bin &of) {
-    if (of.listed != 0) return;
-    of.listed = 1;
+    if (of.listed) return;
+    of.listed = true;
     of.next_listed = std::exchange(listed_, &of);
   }
   // Calls `uncache(extent &)`, which does so, for each cached extent.
   template <class Uncache>
   void each_cached(Uncache uncache) {
     for (size_bin *of = std::exchange(listed_, nullptr); of != nullptr; of = of->next_listed) {
-      of->listed = 0;
+      of->listed = false;
       for (std::size_t i = 0; i < of->all.size(); i += 64) {
         for (std::uint64_t left = of->word_of(i).cached; left != 0; left &= left - 1) {
           uncache(*of->all[i + static_cast<std::size_t>(std::countr_zero(left))].at);
