@@ -19,6 +19,7 @@
 
 namespace stillmap {
 
+struct reservation_pages;
 struct size_bin;
 struct slab;
 
@@ -57,6 +58,7 @@ struct alignas(64) extent {
 
   extent *previous = nullptr;  // neighbours by address, in the same reservation
   extent *next = nullptr;
+  reservation_pages *in = nullptr;          // of its reservation
   address_zone zone = address_zone::large;  // of its reservation
   wait_list waiting;                        // placements that overlap this block
   slab *blocks = nullptr;                   // the slab that divides it, also while it is cached

@@ -34,6 +34,7 @@ extent *extent_map::split(extent *s, std::uint64_t at) {
   rest->bytes = s->end() - at;
   rest->state = s->state;
   rest->zone = s->zone;
+  rest->in = s->in;
   rest->previous = s;
   rest->next = s->next;
   if (s->next != nullptr) s->next->previous = rest;
@@ -105,8 +106,9 @@ extent *extent_map::set_state(extent *s, extent_state state) {
 void extent_map::add(virtual_range range, bool committed, address_zone zone) {
   reserve_splits(1);
   make_room(first_extents_);
-  pages_.add(range);
+  reservation_pages *const in = pages_.add(range);
   extent *const s = store_.create();
+  s->in = in;
   s->begin = range.begin.value();
   s->bytes = range.bytes;
   s->zone = zone;

@@ -15,32 +15,39 @@
 
 namespace stillmap {
 
+// The pages of one reservation.
+struct reservation_pages {
+  std::uint64_t begin = 0;
+  std::size_t pages = 0;
+  std::vector<extent *> starts;       // the first extent that begins in each page
+  std::vector<std::uint64_t> marks;   // bitmap of the pages in which an extent begins
+  std::vector<shared_page *> shared;  // mapped at each page; nullptr: none
+};
+
 // Threads: externally synchronised.
 class page_map {
  public:
   page_map(std::size_t page_bytes, std::shared_ptr<shared_pages> shared)
       : shift_(static_cast<unsigned>(std::countr_zero(page_bytes))), shared_(std::move(shared)) {}
 
-  // May run out of host memory, and then changes nothing.
-  void add(virtual_range range) {
-    reservation_pages s;
-    s.begin = range.begin.value();
-    s.pages = range.bytes >> shift_;
-    s.starts.resize(s.pages);
-    s.marks.resize(s.pages / 64 + 1);
-    s.shared.resize(s.pages);
-    const auto after =
-        std::find_if(reservations_.begin(), reservations_.end(),
-                     [&](const reservation_pages &other) { return other.begin > s.begin; });
-    reservations_.insert(after, std::move(s));
+  // May run out of host memory, and then changes nothing. Returns extent::in for the range.
+  reservation_pages *add(virtual_range range) {
+    auto made = std::make_unique<reservation_pages>();
+    made->begin = range.begin.value();
+    made->pages = range.bytes >> shift_;
+    made->starts.resize(made->pages);
+    made->marks.resize(made->pages / 64 + 1);
+    made->shared.resize(made->pages);
+    const auto after = std::find_if(reservations_.begin(), reservations_.end(),
+                                    [&](const auto &other) { return other->begin > made->begin; });
+    return reservations_.insert(after, std::move(made))->get();
   }
   void remove(virtual_range range) {
-    std::erase_if(reservations_,
-                  [&](const reservation_pages &s) { return s.begin == range.begin.value(); });
+    std::erase_if(reservations_, [&](const auto &s) { return s->begin == range.begin.value(); });
   }
 
   void extent_began(extent *s) {
-    reservation_pages &in = of(s->begin);
+    reservation_pages &in = *s->in;
     const std::size_t p = (s->begin - in.begin) >> shift_;
     if (in.starts[p] != nullptr && in.starts[p]->begin <= s->begin) return;
     in.starts[p] = s;
@@ -48,7 +55,7 @@ class page_map {
   }
   // Call it while the neighbours of the extent are still linked.
   void extent_ended(const extent *s) {
-    reservation_pages &in = of(s->begin);
+    reservation_pages &in = *s->in;
     const std::size_t p = (s->begin - in.begin) >> shift_;
     if (in.starts[p] != s) return;
     extent *const next = s->next;
@@ -121,30 +128,23 @@ class page_map {
   }
   std::size_t host_bytes() const {
     std::size_t sum = 0;
-    for (const reservation_pages &s : reservations_) {
-      sum += s.pages * (sizeof(extent *) + sizeof(shared_page *)) + s.pages / 8;
+    for (const auto &s : reservations_) {
+      sum += s->pages * (sizeof(extent *) + sizeof(shared_page *)) + s->pages / 8;
     }
     return sum;
   }
 
  private:
-  struct reservation_pages {
-    std::uint64_t begin = 0;
-    std::size_t pages = 0;
-    std::vector<extent *> starts;       // the first extent that begins in each page
-    std::vector<std::uint64_t> marks;   // bitmap of the pages in which an extent begins
-    std::vector<shared_page *> shared;  // mapped at each page; nullptr: none
-  };
   const reservation_pages &of(std::uint64_t address) const {
-    const reservation_pages *found = reservations_.data();
-    if (address - found->begin < found->pages << shift_) return *found;
+    const std::unique_ptr<reservation_pages> *found = reservations_.data();
+    if (address - (*found)->begin < (*found)->pages << shift_) return **found;
     // The last one that begins at or below the address.
     for (std::size_t n = reservations_.size(); n > 1;) {
       const std::size_t half = n / 2;
-      found += found[half].begin <= address ? half : 0;
+      found += found[half]->begin <= address ? half : 0;
       n -= half;
     }
-    return *found;
+    return **found;
   }
   reservation_pages &of(std::uint64_t address) {
     return const_cast<reservation_pages &>(static_cast<const page_map &>(*this).of(address));
@@ -154,7 +154,7 @@ class page_map {
   }
 
   const unsigned shift_;
-  std::vector<reservation_pages> reservations_;  // ordered by address
+  std::vector<std::unique_ptr<reservation_pages>> reservations_;  // ordered by address
   const std::shared_ptr<shared_pages> shared_;
 };
 
