@@ -55,31 +55,65 @@ void extent_map::merge_next(extent *s) {
 
 void extent_map::add_to_index(extent *s) {
   if (s->state == extent_state::free) {
-    free_index_[number(s->zone)].insert(*s, s->bytes);
+    free_index_[number(s->zone)].insert_unsorted(*s);
     free_ += s->bytes;
-    whole_pages_ += whole_pages(*s);
-    rekey(s->previous);
-    rekey(s->next);
+    rekey_neighbours(*s);
   } else if (s->state == extent_state::uncommitted) {
-    uncommitted_index_[number(s->zone)].insert(*s, key(*s));
+    add_uncommitted(*s);
   }
+}
+
+void extent_map::add_uncommitted(extent &s) {
+  uncommitted_index_[number(s.zone)].insert(s, key(s));
 }
 
 void extent_map::remove_from_index(extent *s) {
   if (!s->by_size.in) return;
-  if (s->state == extent_state::free) {
-    free_index_[number(s->zone)].remove(*s);
-    free_ -= s->bytes;
-    whole_pages_ -= whole_pages(*s);
+  index &free = free_index_[number(s->zone)];
+  if (s->state != extent_state::free || free.is_sorted(*s)) return remove_sorted(*s);
+  free_ -= s->bytes;
+  free.remove_unsorted(*s);
+}
+
+void extent_map::remove_sorted(extent &s) {
+  if (s.state == extent_state::free) {
+    free_index_[number(s.zone)].remove(s);
+    free_ -= s.bytes;
+    whole_pages_ -= whole_pages(s);
   } else {
-    uncommitted_index_[number(s->zone)].remove(*s);
+    uncommitted_index_[number(s.zone)].remove(s);
   }
 }
 
-void extent_map::rekey(extent *s) {
-  if (!is(s, extent_state::uncommitted) || !s->by_size.in) return;
-  uncommitted_index_[number(s->zone)].remove(*s);
-  uncommitted_index_[number(s->zone)].insert(*s, key(*s));
+void extent_map::rekey_uncommitted_neighbours(extent &s) {
+  for (extent *const near : {s.previous, s.next}) {
+    if (!is(near, extent_state::uncommitted) || !near->by_size.in) continue;
+    uncommitted_index_[number(near->zone)].remove(*near);
+    uncommitted_index_[number(near->zone)].insert(*near, key(*near));
+  }
+}
+
+// Memory that becomes free is not sorted at once: most of what a loop frees is used again before
+// anything is searched.
+void extent_map::sort_free(address_zone zone) {
+  free_index_[number(zone)].sort([&](const extent &s) {
+    whole_pages_ += whole_pages(s);
+    return s.bytes;
+  });
+}
+
+std::size_t extent_map::free_pages() {
+  sort_free(address_zone::large);
+  sort_free(address_zone::small);
+  return whole_pages_;
+}
+
+std::size_t extent_map::free_pages() const {
+  std::size_t sum = whole_pages_;
+  for (const index &free : free_index_) {
+    free.each_unsorted([&](const extent &s) { sum += whole_pages(s); });
+  }
+  return sum;
 }
 
 // Sets the state of `s`, which is in no index, merges it with equal neighbours and indexes it.
@@ -98,8 +132,7 @@ extent *extent_map::set_state(extent *s, extent_state state) {
     }
     add_to_index(s);
   }
-  rekey(s->previous);
-  rekey(s->next);
+  rekey_neighbours(*s);
   return s;
 }
 
@@ -160,6 +193,7 @@ extent *extent_map::best_fit(std::uint64_t bytes, std::uint64_t alignment,
 }
 
 extent *extent_map::place(std::uint64_t bytes, std::uint64_t asked, address_zone zone) {
+  sort_free(zone);
   std::uint64_t alignment = pages_move_ ? alignment_of(bytes, asked) : asked;
   extent *s = best_fit(bytes, alignment, zone);
   if (s == nullptr && alignment != asked) s = best_fit(bytes, alignment = asked, zone);
@@ -178,8 +212,7 @@ extent *extent_map::place(std::uint64_t bytes, std::uint64_t asked, address_zone
     add_to_index(rest);
   }
   s->state = extent_state::live;
-  rekey(s->previous);
-  rekey(s->next);
+  rekey_neighbours(*s);
   return s;
 }
 
@@ -219,8 +252,7 @@ extent *extent_map::place_at(extent *s, std::uint64_t begin, std::uint64_t bytes
   s->state = extent_state::live;
   if (right != nullptr) add_to_index(right);
   if (left != nullptr) add_to_index(left);
-  rekey(s->previous);
-  rekey(s->next);
+  rekey_neighbours(*s);
   return s;
 }
 
@@ -295,8 +327,7 @@ std::optional<extent_map::carved_extent> extent_map::carve(std::uint64_t bytes, 
   while (node->end() < to) merge_next(node);
   node->state = extent_state::live;
   if (before != nullptr) add_to_index(before);
-  rekey(node->previous);
-  rekey(node->next);
+  rekey_neighbours(*node);
   best->node = node;
   return best;
 }

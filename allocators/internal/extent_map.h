@@ -122,7 +122,10 @@ class extent_map {
   std::size_t page_bytes() const { return page_; }
   std::size_t committed_bytes() const { return committed_; }
   std::size_t free_bytes() const { return free_; }
-  std::size_t free_pages() const { return whole_pages_; }
+  // Whole pages of free extents. Of a map that is not const in constant time, but for what became free
+  // since the last search.
+  std::size_t free_pages() const;
+  std::size_t free_pages();
   std::size_t reserved_bytes(address_zone zone) const { return reserved_[number(zone)]; }
   std::size_t reserved_bytes() const { return reserved_[0] + reserved_[1]; }
   std::size_t host_bytes() const { return store_.bytes() + pages_.host_bytes(); }
@@ -165,8 +168,18 @@ class extent_map {
   extent *split(extent *s, std::uint64_t at);
   void merge_next(extent *s);
   void add_to_index(extent *s);
+  [[gnu::noinline]] void add_uncommitted(extent &s);
   void remove_from_index(extent *s);
-  void rekey(extent *s);
+  [[gnu::noinline]] void remove_sorted(extent &s);
+  // `s` has become free, or is free no longer: uncommitted neighbours are indexed by its size too. They
+  // are rare.
+  void rekey_neighbours(extent &s) {
+    if (is(s.previous, extent_state::uncommitted) || is(s.next, extent_state::uncommitted))
+        [[unlikely]]
+      rekey_uncommitted_neighbours(s);
+  }
+  [[gnu::noinline]] void rekey_uncommitted_neighbours(extent &s);
+  void sort_free(address_zone zone);
   extent *set_state(extent *s, extent_state state);
   std::uint64_t alignment_of(std::uint64_t bytes, std::uint64_t asked) const;
   extent *best_fit(std::uint64_t bytes, std::uint64_t alignment, address_zone zone) const;
@@ -179,13 +192,14 @@ class extent_map {
   const unsigned page_bits_;
   extent_store store_;
   // Of each zone.
-  std::array<index, zones> free_index_;         // by size
+  std::array<index, zones> free_index_;         // by size; sorted only where it is searched
   std::array<index, zones> uncommitted_index_;  // by own size plus that of free neighbours
   std::array<std::size_t, zones> reserved_{};
   std::vector<extent *> first_extents_;
   page_map pages_;
   std::size_t aliased_ = 0;
-  std::size_t committed_ = 0, free_ = 0, whole_pages_ = 0;
+  std::size_t committed_ = 0, free_ = 0;
+  std::size_t whole_pages_ = 0;  // of the sorted free extents
 };
 
 }  // namespace stillmap

@@ -60,7 +60,7 @@ std::string extent_map::find_inconsistency(bool growing) const {
   if (reserved != reserved_bytes()) return "reserved bytes";
   if (free != free_) return "free bytes";
   if (aliased != aliased_) return "aliased bytes";
-  if (pages != whole_pages_) return "whole free pages";
+  if (pages != free_pages()) return "whole free pages";
   if (growing ? committed < committed_ : committed != committed_) return "committed bytes";
   return "";
 }

@@ -10,7 +10,7 @@ namespace stillmap {
 // ---- taking pages ----
 
 std::size_t extent_map::take_pages(std::size_t pages, std::vector<extent *> &out) {
-  if (whole_pages_ == 0) return 0;
+  if (free_pages() == 0) return 0;
   std::vector<extent *> whole;
   for (const index &free : free_index_) {
     free.each_from(page_, [&](extent &s) {
@@ -48,8 +48,7 @@ std::size_t extent_map::take_pages(std::size_t pages, std::vector<extent *> &out
       s = rest;
     }
     s->state = extent_state::unmapping;
-    rekey(s->previous);
-    rekey(s->next);
+    rekey_neighbours(*s);
     committed_ -= n * page_;
     got += n;
     out.push_back(s);
@@ -68,8 +67,7 @@ extent *extent_map::set_aside(virtual_range free, extent *hint) {
     s = part;
   }
   s->state = extent_state::unmapping;
-  rekey(s->previous);
-  rekey(s->next);
+  rekey_neighbours(*s);
   committed_ -= s->bytes;
   return s;
 }

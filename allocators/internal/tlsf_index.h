@@ -28,19 +28,39 @@ template <class Node, size_links<Node> Node::*Links>
 class tlsf_index {
  public:
   void insert(Node &n, std::uint64_t bytes) {
-    size_links<Node> &links = n.*Links;
     const std::size_t bin = bin_of(bytes / allocation_granule);
-    links.bin = static_cast<std::uint16_t>(bin);
-    links.in = true;
-    links.before = nullptr;
-    links.after = heads_[bin];
-    if (heads_[bin] != nullptr) (heads_[bin]->*Links).before = &n;
-    heads_[bin] = &n;
+    link(n, bin);
     second_[bin / fine] |= std::uint32_t{1} << (bin % fine);
     first_ |= std::uint64_t{1} << (bin / fine);
   }
+  // The same, but each_from() finds the node only after sort(): one that is removed before costs
+  // little.
+  void insert_unsorted(Node &n) { link(n, unsorted); }
+  // `bytes_of(node)`: its size. It must not change the index.
+  template <class BytesOf>
+  void sort(BytesOf bytes_of) {
+    while (Node *const n = heads_[unsorted]) {
+      heads_[unsorted] = (n->*Links).after;
+      insert(*n, bytes_of(*n));
+    }
+  }
+  bool is_sorted(const Node &n) const { return (n.*Links).bin != unsorted; }
+  template <class Use>
+  void each_unsorted(Use use) const {
+    for (const Node *n = heads_[unsorted]; n != nullptr; n = (n->*Links).after) use(*n);
+  }
 
+  // Requires: it is sorted.
   void remove(Node &n) {
+    remove_unsorted(n);
+    const std::size_t bin = (n.*Links).bin;
+    if (heads_[bin] != nullptr) return;
+    std::uint32_t &row = second_[bin / fine];
+    row &= ~(std::uint32_t{1} << (bin % fine));
+    if (row == 0) first_ &= ~(std::uint64_t{1} << (bin / fine));
+  }
+  // The same for a node that is not sorted.
+  void remove_unsorted(Node &n) {
     size_links<Node> &links = n.*Links;
     if (links.before != nullptr) {
       (links.before->*Links).after = links.after;
@@ -48,11 +68,6 @@ class tlsf_index {
       heads_[links.bin] = links.after;
     }
     if (links.after != nullptr) (links.after->*Links).before = links.before;
-    if (heads_[links.bin] == nullptr) {
-      std::uint32_t &row = second_[links.bin / fine];
-      row &= ~(std::uint32_t{1} << (links.bin % fine));
-      if (row == 0) first_ &= ~(std::uint64_t{1} << (links.bin / fine));
-    }
     links.in = false;
   }
 
@@ -86,13 +101,22 @@ class tlsf_index {
     return there == &n;
   }
 
-  bool empty() const { return first_ == 0; }
-
  private:
   static constexpr std::size_t fine_bits = 4, fine = std::size_t{1} << fine_bits;
   // Sizes to 2^57 bytes, the widest addresses that CUDA supports.
   static constexpr std::size_t rows = 57 - 9 - fine_bits + 2;
   static constexpr std::size_t bins = rows * fine;
+  static constexpr std::size_t unsorted = bins;  // its list follows those of the bins
+
+  void link(Node &n, std::size_t bin) {
+    size_links<Node> &links = n.*Links;
+    links.bin = static_cast<std::uint16_t>(bin);
+    links.in = true;
+    links.before = nullptr;
+    links.after = heads_[bin];
+    if (heads_[bin] != nullptr) (heads_[bin]->*Links).before = &n;
+    heads_[bin] = &n;
+  }
 
   // Sizes below `fine` granules have a bin each; above, each power of two has `fine` bins.
   static std::size_t bin_of(std::uint64_t granules) {
@@ -104,7 +128,7 @@ class tlsf_index {
 
   std::uint64_t first_ = 0;
   std::array<std::uint32_t, rows> second_{};
-  std::array<Node *, bins> heads_{};
+  std::array<Node *, bins + 1> heads_{};
 };
 
 }  // namespace stillmap
