@@ -64,7 +64,7 @@ struct arena_stats {
   std::uint64_t pool = 0;  // the private pool that owns the arena, or did before release; 0: none
   stream_ref stream;
   std::size_t live = 0;       // allocated blocks, rounded up to 512
-  std::size_t live_peak = 0;  // the largest `live` so far
+  std::size_t live_peak = 0;  // the largest `live` so far, or since reset_peaks()
   std::size_t requested = 0;  // allocated blocks, as requested
   std::size_t blocks = 0;     // number of allocated blocks
   // Freed blocks that queued work of other streams may still use.

@@ -192,6 +192,9 @@ result<std::size_t> caching_allocator::usable_size(const void *block) const {
 caching_allocator_stats caching_allocator::stats() const {
   return core_->stats();
 }
+void caching_allocator::reset_peaks() {
+  core_->reset_peaks();
+}
 result<heap_map> caching_allocator::map() const {
   return with_host_memory("caching_allocator::map", [&] { return core_->map(); });
 }

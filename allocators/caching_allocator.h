@@ -154,6 +154,9 @@ class caching_allocator {
   // in transit between two arenas are counted in neither. Where the host has no memory for it, the
   // list of arenas is empty.
   caching_allocator_stats stats() const;
+  // From here on the peaks in stats() are those since this call. Waits for a thread that is growing
+  // the heap. How memory is placed and kept does not depend on it.
+  void reset_peaks();
   // The state of every address range. Waits for a thread that is growing the heap.
   // Errors: out_of_memory (host memory).
   result<heap_map> map() const;

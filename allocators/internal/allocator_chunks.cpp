@@ -62,8 +62,7 @@ result<extent *> allocator_core::extend_by_chunk(arena &a, const block_request &
     const std::lock_guard lock(a.lock);
     block = a.extents.place(r.bytes, r.alignment, a.zone_of(r.bytes));
   }
-  live_peak_ = std::max(live_peak_.load(), live() + bytes);
-  committed_peak_ = std::max(committed_peak_.load(), committed());
+  note_peaks(live() + bytes);
   return block;
 }
 

@@ -74,6 +74,7 @@ class allocator_core {
 
   // allocator_report.cpp
   caching_allocator_stats stats() const;
+  void reset_peaks();
   result<heap_map> map() const;
   result<std::size_t> usable_size(const void *block) const;
   bool owns(const void *address) const {
@@ -166,6 +167,7 @@ class allocator_core {
   status reserve_addresses(arena &a, std::size_t bytes, address_zone zone);
   void enter(arena &a, std::shared_ptr<address_block> block, address_zone zone);
   status collect_pages(arena &a, std::size_t pages, effort level, page_supply &supply);
+  void note_peaks(std::size_t live);
   // allocator_pages.cpp
   bool gives_pages(arena &a) const;
   std::size_t take_free_pages(arena &victim, std::size_t pages, page_supply &supply);
@@ -250,7 +252,9 @@ class allocator_core {
   std::vector<std::shared_ptr<page_pool>> foreign_pools_;
   // Written under growth_mutex_, read by any thread.
   std::atomic<std::uint64_t> recorded_uses_{0};  // see stream_use
-  std::atomic<std::size_t> live_peak_{0}, committed_peak_{0};
+  std::atomic<std::size_t> live_peak_{0};
+  // Since reset_peaks().
+  std::atomic<std::size_t> reported_live_peak_{0}, reported_committed_peak_{0};
   std::atomic<std::uint64_t> growths_{0}, created_{0}, moved_{0}, released_{0}, host_waits_{0},
       failed_{0};
 };

@@ -192,8 +192,7 @@ result<extent *> allocator_core::extend_by_pages(arena &a, const block_request &
     block = a.commit(*place);
     a.moved += supply.moved_pages;
   }
-  live_peak_ = std::max(live_peak_.load(), live() + static_cast<std::size_t>(r.bytes));
-  committed_peak_ = std::max(committed_peak_.load(), committed());
+  note_peaks(live() + static_cast<std::size_t>(r.bytes));
   return block;
 }
 

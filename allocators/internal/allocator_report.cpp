@@ -83,8 +83,8 @@ caching_allocator_stats allocator_core::stats() const {
     }
     for (const auto &a : arenas_) a->lock.unlock();
   }
-  out.total.live_peak = std::max({live_peak_.load(), out.total.live, largest_peak});
-  out.committed_peak = std::max(committed_peak_.load(), out.total.committed);
+  out.total.live_peak = std::max({reported_live_peak_.load(), out.total.live, largest_peak});
+  out.committed_peak = std::max(reported_committed_peak_.load(), out.total.committed);
   if (pages_ != nullptr) out.created_ahead = pages_->stats().free.bytes();
   out.growths = growths_;
   out.pages_created = created_;
@@ -94,6 +94,21 @@ caching_allocator_stats allocator_core::stats() const {
   out.out_of_memory = failed_;
   out.host_bytes += shared_->host_bytes() + history.host_bytes();
   return out;
+}
+
+void allocator_core::note_peaks(std::size_t live) {
+  live_peak_ = std::max(live_peak_.load(), live);
+  reported_live_peak_ = std::max(reported_live_peak_.load(), live);
+  reported_committed_peak_ = std::max(reported_committed_peak_.load(), committed());
+}
+
+void allocator_core::reset_peaks() {
+  const std::lock_guard growing(growth_mutex_);
+  for (const auto &a : arenas_) {
+    const std::lock_guard lock(a->lock);
+    a->reset_peak();
+  }
+  reported_live_peak_ = reported_committed_peak_ = 0;
 }
 
 result<heap_map> allocator_core::map() const {

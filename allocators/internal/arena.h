@@ -204,6 +204,7 @@ class arena {
   // Appends the extent, or for a slab each of its blocks.
   void describe(const extent &s, std::vector<heap_extent> &out) const;
   const counters &counted() const { return counters_; }
+  void reset_peak() { counters_.live_peak = counters_.live; }
   std::size_t host_bytes() const;
   std::uint64_t cached_bytes() const { return cached_bytes_; }
 

@@ -205,6 +205,15 @@ void bind_reports(nb::class_<python_allocator> &c) {
        "Bytes and counts: `total`, `arenas` (one for each stream), pages created, moved and "
        "released.")
       .def(
+          "reset_peaks",
+          [](const python_allocator &self) {
+            on_heap(self, "CachingAllocator.reset_peaks", [](caching_allocator &heap) {
+              heap.reset_peaks();
+              return true;
+            });
+          },
+          "From here on the peaks in stats() are those since this call.")
+      .def(
           "memory_map",
           [](const python_allocator &self) {
             return value_of(

@@ -69,6 +69,13 @@ void bind_torch(nb::module_ &m) {
       "The addresses of the two functions that serve the MemPools of a tag.");
   m.def("_torch_stats", &stats_of, nb::arg("tag").none(), nb::arg("device"),
         "CachingAllocator.stats of a heap; None before its first allocation.");
+  m.def(
+      "_torch_reset_peaks",
+      [](const std::optional<std::string> &tag, int device) {
+        caching_allocator *const heap = heap_of(tag, device);
+        if (heap != nullptr) without_gil([&] { heap->reset_peaks(); });
+      },
+      nb::arg("tag").none(), nb::arg("device"), "CachingAllocator.reset_peaks of a heap.");
   m.def("_torch_memory_map", &map_of_heap, nb::arg("tag").none(), nb::arg("device"),
         "CachingAllocator.memory_map of a heap; None before its first allocation.");
 }

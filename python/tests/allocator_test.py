@@ -250,6 +250,23 @@ class Reports(TestCase):
             self.assertEqual(stats["total"]["allocations"], 2)
         driver().destroy(stream)
 
+    def test_peaks_begin_again(self):
+        with stillmap.CachingAllocator() as heap:
+            heap.free(heap.allocate(64 * MiB))
+            kept = heap.allocate(4 * MiB)
+            heap.empty_cache()
+            before = heap.stats()
+            self.assertEqual(before["total"]["live_peak"], 64 * MiB)
+            heap.reset_peaks()
+            after = heap.stats()
+            self.assertEqual(after["total"]["live_peak"], 4 * MiB)
+            self.assertEqual(after["committed_peak"], after["total"]["committed"])
+            self.assertLessEqual(after["committed_peak"], before["committed_peak"])
+            heap.free(heap.allocate(32 * MiB))
+            self.assertEqual(heap.stats()["total"]["live_peak"], 36 * MiB)
+            self.assertGreaterEqual(heap.stats()["committed_peak"], 36 * MiB)
+            heap.free(kept)
+
     def test_history_for_viewers(self):
         with stillmap.CachingAllocator() as heap:
             heap.record_history(events=100, stack_depth=2)

@@ -262,6 +262,30 @@ TEST_F(allocate, reports_what_it_holds) {
   ASSERT_TRUE(h.heap().free(*small));
 }
 
+TEST_F(allocate, begins_peaks_again_when_told_to) {
+  const stream one = make_stream(), other = make_stream();
+  checked_heap h(dev());
+  const auto large = h.heap().allocate(64_MiB, one), small = h.heap().allocate(4_MiB, other);
+  ASSERT_TRUE(large && small && h.heap().free(*large));
+  ASSERT_TRUE(h.heap().empty_cache());
+  const caching_allocator_stats before = h.heap().stats();
+  EXPECT_EQ(before.total.live_peak, 68_MiB);
+  EXPECT_GE(before.committed_peak, 68_MiB);
+  h.heap().reset_peaks();
+  caching_allocator_stats now = h.heap().stats();
+  EXPECT_EQ(now.total.live_peak, 4_MiB);
+  EXPECT_EQ(now.committed_peak, now.total.committed);
+  EXPECT_LT(now.committed_peak, 64_MiB);
+  for (const arena_stats &a : now.arenas) EXPECT_EQ(a.live_peak, a.live);
+  const auto again = h.heap().allocate(32_MiB, one);
+  ASSERT_TRUE(again && h.heap().free(*again));
+  now = h.heap().stats();
+  EXPECT_EQ(now.total.live_peak, 36_MiB);
+  EXPECT_GE(now.committed_peak, 36_MiB);
+  EXPECT_LT(now.committed_peak, 68_MiB);
+  ASSERT_TRUE(h.heap().free(*small));
+}
+
 TEST_F(allocate, gives_back_what_is_free_when_told_to) {
   STILLMAP_NEEDS_VMM();
   const stream s = make_stream();

@@ -14,6 +14,7 @@ import torch
 
 import stillmap
 import stillmap.torch as st
+from stillmap.torch import _mempools
 
 from ._group import Group
 
@@ -76,10 +77,17 @@ class TorchMemorySaver:
             raise stillmap.NotSupportedError("memory_saver.disable: dispose_mem_pool_after_use=False is not supported")
         if not getattr(self._inside, "region", False):
             raise stillmap.InvalidArgumentError("memory_saver.disable: this thread is in no region()")
+        if not _mempools.innermost_serves():
+            raise stillmap.NotSupportedError(
+                f"memory_saver.disable: in PyTorch {torch.__version__} the outermost of nested pools serves, which is "
+                "the region's; later versions can")
         pool = torch.cuda.MemPool()
-        with self._entered(False), torch.cuda.use_mem_pool(pool):
-            yield
-        del pool
+        try:
+            with self._entered(False), _mempools.allocating(), torch.cuda.use_mem_pool(pool):
+                yield
+        finally:
+            _mempools.end([pool])
+            del pool
 
     def pause(self, tag: str | None = None) -> None:
         """Gives the memory of the tag (None: of all) back to the device. Waits for the device. What is paused

@@ -12,7 +12,7 @@ import torch
 import stillmap
 from stillmap import _native
 
-from . import _state, _use
+from . import _mempools, _state, _use
 from ._plugin import allocator_of, device_index
 
 _lock = threading.Lock()
@@ -55,7 +55,8 @@ class Pool:
                 self.mem_pools.append(self._idle[-1])
             mine = self._idle.pop(0)
         try:
-            with _for_all_threads(mine, self.device) if all_threads else torch.cuda.use_mem_pool(mine, self.device):
+            route = _for_all_threads if all_threads else torch.cuda.use_mem_pool
+            with _mempools.allocating(), route(mine, self.device):
                 yield self
         finally:
             with self._lock:
@@ -79,11 +80,17 @@ class Pool:
             return
         with self._lock:
             in_use = [pool for pool in self.mem_pools if pool not in self._idle]
-            self._ended += [pool.id for pool in self._idle]
+            idle = self._idle
+            self._ended += [pool.id for pool in idle]
             self.mem_pool = torch.cuda.MemPool(self._allocator)
             self._idle = [self.mem_pool]
             self.mem_pools = [*in_use, self.mem_pool]
+            _mempools.end(idle)
         torch.cuda.empty_cache()
+
+    def __del__(self) -> None:
+        if _mempools is not None and "mem_pools" in self.__dict__:  # None: the interpreter ends
+            _mempools.end(self.mem_pools)
 
     def suspend(self, **options: Any) -> dict[str, Any]:
         """stillmap.torch.suspend(tag): saves the contents, and gives the memory back to the device."""

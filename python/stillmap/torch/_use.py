@@ -10,6 +10,7 @@ import torch
 import stillmap
 from stillmap import _native
 
+from . import _statistics
 from ._plugin import address_of, allocator_of, connect, device_index
 
 _lock = threading.Lock()
@@ -22,10 +23,10 @@ def use(*, tag: str = "torch", limit: int | None = None, peers: bool = False) ->
     tag: of the memory, for suspend(), resume() and snapshot(). limit: bytes on each device. peers: other devices may
     access the memory. A second call with the same options does nothing.
 
-    With it, `Tensor.record_stream`, `torch.cuda.empty_cache`, `set_per_process_memory_fraction` and CUDA graphs work.
-    PyTorch itself then has no MemPool, no statistics, no snapshots and no memory history (it refuses them for
-    every pluggable allocator; stats() and memory_map() are Stillmap's), and a request that fails is a RuntimeError
-    that begins with "CUDA out of memory.". Where these matter, take pool().
+    With it, `Tensor.record_stream`, `torch.cuda.empty_cache`, `set_per_process_memory_fraction`, CUDA graphs,
+    `torch.cuda.memory_stats`, `memory_allocated` and the like work. PyTorch itself then has no MemPool, no snapshots
+    and no memory history (it refuses them for every pluggable allocator; memory_map() is Stillmap's), and a request
+    that fails is a RuntimeError that begins with "CUDA out of memory.". Where these matter, take pool().
 
     Raises BusyError: PyTorch's allocator has been used, or use() was called with other options.
     """
@@ -53,6 +54,7 @@ def use(*, tag: str = "torch", limit: int | None = None, peers: bool = False) ->
                 "stillmap.torch.use: PyTorch's own allocator is in use already; call use() before the first tensor "
                 "on a GPU, or take stillmap.torch.pool()") from e
         _used = options
+        _statistics.install()
 
 
 def in_use() -> bool:

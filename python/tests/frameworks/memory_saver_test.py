@@ -2,7 +2,7 @@
 
 import unittest
 
-from processes import TENSORS, TestCase, needs
+from processes import TENSORS, TestCase, needs, torch_needs
 
 COMMON = TENSORS + """
 from stillmap.memory_saver import TorchMemorySaver, configure_subprocess, torch_memory_saver as saver
@@ -104,6 +104,18 @@ class MemorySaver(TestCase):
         assert right(stays, 2) and right(new, 3)
         """)
 
+    def test_disable_where_pytorch_cannot(self):
+        self.program("""
+        from stillmap.torch import _mempools
+        with saver.region(enable_cpu_backup=True):
+            if not _mempools.innermost_serves():
+                raises(stillmap.NotSupportedError, lambda: saver.disable().__enter__())
+            inside = filled(4 * MiB, 1)
+        saver.pause(); saver.resume()
+        assert right(inside, 1)
+        """)
+
+    @torch_needs(2, 14, "of nested pools the outermost serves")
     def test_disable(self):
         self.program("""
         raises(stillmap.InvalidArgumentError, lambda: saver.disable().__enter__())

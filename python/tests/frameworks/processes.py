@@ -3,6 +3,7 @@
 They need the framework, and a GPU or hostcuda with kernels=skip,memory=4G: tools/frameworks.sh.
 """
 
+import importlib.metadata
 import importlib.util
 import pathlib
 import sys
@@ -35,6 +36,12 @@ def free():
 def needs(*packages):
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     return unittest.skipIf(missing, "not installed: " + ", ".join(missing))
+
+
+def torch_needs(major, minor, why):
+    """For what PyTorch itself does in later versions only."""
+    installed = tuple(int(n) for n in importlib.metadata.version("torch").split(".")[:2])
+    return unittest.skipIf(installed < (major, minor), why)
 
 
 class TestCase(support.TestCase):

@@ -2,7 +2,7 @@
 
 import unittest
 
-from processes import TENSORS, TestCase, needs
+from processes import TENSORS, TestCase, needs, torch_needs
 
 @needs("torch")
 class Pool(TestCase):
@@ -47,6 +47,7 @@ class Pool(TestCase):
         assert right(kept)
         """, quiet=False)
 
+    @torch_needs(2, 14, "PyTorch keeps its cache when a pool has no memory")
     def test_pytorch_frees_its_cache_for_a_pool(self):
         self.program("""
         total = torch.cuda.mem_get_info()[1]
@@ -149,6 +150,7 @@ class Pool(TestCase):
         assert not wrong, wrong
         """)
 
+    @torch_needs(2, 14, "of nested pools the outermost serves")
     def test_all_threads(self):
         self.program("""
         import threading
@@ -320,6 +322,35 @@ except stillmap.NotSupportedError as e:
     assert "use()" in str(e)
 """)
 
+    def test_pytorchs_statistics(self):
+        self.program("""
+st.use()
+assert torch.cuda.memory_allocated() == 0 and torch.cuda.max_memory_allocated() == 0
+a, b = filled(64 * MiB), filled(32 * MiB)
+assert torch.cuda.memory_allocated() == 96 * MiB
+assert torch.cuda.memory_reserved() == st.stats()["total"]["committed"] >= 96 * MiB
+del a
+assert (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(0)) == (32 * MiB, 96 * MiB)
+torch.cuda.empty_cache()
+torch.cuda.reset_peak_memory_stats()
+assert torch.cuda.max_memory_allocated() == 32 * MiB
+assert torch.cuda.max_memory_reserved() == torch.cuda.memory_reserved() == 32 * MiB
+c = filled(8 * MiB)
+assert torch.cuda.max_memory_allocated() == 40 * MiB
+torch.cuda.reset_accumulated_memory_stats()
+stats = torch.cuda.memory_stats()
+assert stats["allocation.all.allocated"] == 3 and stats["allocation.all.freed"] == 1, stats
+assert stats["num_ooms"] == 0 and stats["requested_bytes.all.current"] == 40 * MiB
+assert "40.00 MiB" in torch.cuda.memory_summary(abbreviated=True) or "40960 KiB" in torch.cuda.memory_summary()
+if hasattr(torch.accelerator, "memory_allocated"):
+    assert torch.accelerator.memory_allocated() == 40 * MiB
+    torch.accelerator.reset_peak_memory_stats()
+    assert torch.accelerator.max_memory_allocated() == 40 * MiB
+    del c
+    torch.accelerator.empty_cache()
+    assert torch.accelerator.memory_reserved() == 32 * MiB
+""")
+
     def test_graphs(self):
         self.program("""
 st.use()
@@ -477,6 +508,7 @@ def train(**how):
             assert "checkPoolLiveAllocations" in str(e), e
         """, quiet=False)
 
+    @torch_needs(2, 14, "a graph's memory goes to the pool around it, and PyTorch checks that it does not")
     def test_graphs_in_a_pool(self):
         self.program("""
         pool = st.pool("train")
