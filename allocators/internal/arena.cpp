@@ -356,6 +356,7 @@ void arena::remove_empty(slab &s) {
   extent &memory = *s.memory;
   slabs_.unlink(&s);
   if (memory.bin == nullptr) {
+    if (memory.awaited) wake_waiting(memory);
     release(memory);
   } else if (!memory.cached) {
     cache(memory);

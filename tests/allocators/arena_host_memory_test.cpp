@@ -212,5 +212,53 @@ TEST(arena_host_memory, random_requests_run_out_of_it) {
   EXPECT_GT(served, 20u);
 }
 
+// Regression: the placements that wait for a slab without a placement of its own, which the host had no
+// memory for, were never examined again.
+TEST(arena_host_memory, a_slab_without_a_placement_wakes_those_that_wait_for_it) {
+  std::size_t without = 0;
+  for (std::uint64_t nth = 0; nth < 100; ++nth) {
+    const auto on_heap = std::make_unique<arena>(1, stream_ref(), starved_page);
+    arena &a = *on_heap;
+    a.extents.add({device_address(starved_base), 64 * starved_page});
+    a.unpack();
+    const auto request = [](std::size_t pages) {
+      return block_request{pages * starved_page, allocation_granule, 0};
+    };
+    const auto grow = [&](std::size_t pages) {
+      const auto place =
+          a.extents.carve(pages * starved_page, allocation_granule, extent_map::search::thorough);
+      EXPECT_TRUE(place);
+      return reinterpret_cast<std::uintptr_t>(a.enter(a.commit(*place), request(pages)));
+    };
+    const std::uint64_t lower[] = {grow(2), grow(2)};
+    grow(2);  // keeps the two ranges apart
+    const std::uint64_t remembered = grow(4);
+    grow(2);
+    ASSERT_EQ(a.free(remembered), arena::free_outcome::done);
+    a.flush();
+    void *small = nullptr;
+    bool happened = false;
+    {
+      const fail_host_allocation failing(nth);
+      try {
+        small = a.allocate({allocation_granule, allocation_granule, 0});
+      } catch (const std::bad_alloc &) {
+      }
+      happened = failing.happened();
+    }
+    if (!happened) break;
+    if (small == nullptr) continue;
+    ++without;
+    ASSERT_EQ(reinterpret_cast<std::uintptr_t>(small), remembered);
+    EXPECT_EQ(a.allocate(request(4)), nullptr) << "the placement waits for the slab";
+    EXPECT_EQ(a.free(remembered), arena::free_outcome::done);
+    for (const std::uint64_t at : lower) EXPECT_EQ(a.free(at), arena::free_outcome::done);
+    a.flush();  // now both ranges are free, and fit exactly
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a.allocate(request(4))), remembered)
+        << "allocation " << nth << " failed";
+  }
+  EXPECT_GT(without, 0u);
+}
+
 }  // namespace
 }  // namespace stillmap
