@@ -196,7 +196,7 @@ std::size_t allocator_core::release_chunks_of(arena &a, std::size_t bytes, statu
 }
 
 result<std::size_t> allocator_core::trim_chunks(std::size_t keep) {
-  reclaim(false);
+  reclaim(waiting_for::destroyed_streams);
   std::size_t unused = 0;
   each_arena([&](arena &a) { unused += a.unused_chunk_bytes(); });
   if (unused <= keep) return std::size_t{0};

@@ -116,6 +116,10 @@ class allocator_core {
   status free_slow(void *block, std::optional<stream_ref> last_used_on) noexcept;
   status zero(void *block, std::size_t bytes, stream_ref s);
 
+  // Which work the host waits for. No event can be recorded on a stream that was destroyed: one wait for
+  // the device ends all uses there.
+  enum class waiting_for { nothing, destroyed_streams, everything };
+
   // allocator_streams.cpp; all require growth_mutex_, except record and capturing(stream).
   arena &arena_for(stream_ref s);
   arena &make_arena(stream_ref s);
@@ -128,7 +132,7 @@ class allocator_core {
   bool is_idle(arena &a);
   status record(stream_use &u) noexcept;
   result<bool> has_passed(fence &idle, bool wait);
-  bool has_passed(stream_use &u, bool wait) noexcept;
+  bool has_passed(stream_use &u, waiting_for wait) noexcept;
 
   // allocator_history.cpp: requests while history is recorded, observed or traced.
   // Not inlined: history_ring::capture.
@@ -205,12 +209,12 @@ class allocator_core {
   // allocator_pools.cpp; all require growth_mutex_.
   arena &pool_arena(private_pools::pool &p, stream_ref s);
   bool is_reusable(arena &a);
-  void reclaim_pools(bool wait) noexcept;
+  void reclaim_pools(waiting_for wait) noexcept;
   std::size_t pinned_free_bytes() const;
 
   // allocator_returns.cpp; all require growth_mutex_.
-  void reclaim(bool wait, const arena *but_pending_of = nullptr) noexcept;
-  void reclaim_pending(arena &a, bool wait) noexcept;
+  void reclaim(waiting_for wait, const arena *but_pending_of = nullptr) noexcept;
+  void reclaim_pending(arena &a, waiting_for wait) noexcept;
   void reclaim_unmapping(arena &a, bool wait) noexcept;
   result<void *> allocate_after_reclaim(arena &a, const block_request &r);
   status retire(arena &a, std::size_t pages, const std::vector<arena *> &aliased,

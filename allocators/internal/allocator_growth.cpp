@@ -92,7 +92,7 @@ result<void *> allocator_core::find_memory(arena &a, const block_request &r, boo
 
   const relaxed_capture_mode relaxed(device_.driver());
   STILLMAP_RETURN_IF_ERROR(relaxed.entered());
-  reclaim(false, reclaimed ? &a : nullptr);
+  reclaim(waiting_for::nothing, reclaimed ? &a : nullptr);
   if (void *const block = allocate_at_lent(a, r)) return block;
   if (void *const block = try_free(false, search_in::own_zone)) return block;
   auto found = try_growing(effort::ordinary, false);
@@ -105,7 +105,7 @@ result<void *> allocator_core::find_memory(arena &a, const block_request &r, boo
     if (found.error().is(errc::address_space_exhausted)) {
       for (const auto &other : arenas_) drop_aliases(*other);
     }
-    reclaim(wait);
+    reclaim(wait ? waiting_for::everything : waiting_for::nothing);
     flush_all();
     if (void *const block = try_free(false, search_in::own_zone)) return block;
     found = try_growing(far, false);

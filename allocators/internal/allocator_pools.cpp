@@ -99,7 +99,7 @@ arena &allocator_core::pool_arena(private_pools::pool &p, stream_ref s) {
   }
   arena *found = nullptr;
   if (const relaxed_capture_mode relaxed(device_.driver()); relaxed.entered()) {
-    reclaim_pools(false);
+    reclaim_pools(waiting_for::nothing);
     const auto reusable = [&](const auto &a) {
       return !a->ended && a->stream == s && is_reusable(*a);
     };
@@ -131,7 +131,7 @@ bool allocator_core::is_reusable(arena &a) {
 }
 
 // Ends released pools whose graphs have completed: their pages become ordinary pages.
-void allocator_core::reclaim_pools(bool wait) noexcept {
+void allocator_core::reclaim_pools(waiting_for wait) noexcept {
   pools_.each_released([&](private_pools::pool &p) {
     std::erase_if(p.uses, [&](stream_use &u) { return has_passed(u, wait); });
     if (!p.uses.empty()) return false;

@@ -9,17 +9,17 @@ namespace stillmap {
 
 // ---- reclaiming ----
 
-void allocator_core::reclaim(bool wait, const arena *but_pending_of) noexcept {
+void allocator_core::reclaim(waiting_for wait, const arena *but_pending_of) noexcept {
   reclaim_pools(wait);
   for (const auto &a : arenas_) {
     if (a.get() != but_pending_of) reclaim_pending(*a, wait);
-    reclaim_unmapping(*a, wait);
+    reclaim_unmapping(*a, wait == waiting_for::everything);
   }
 }
 
 // Frees the pending blocks whose other streams have passed; with `wait`, waits for all of them. What
 // the host has no memory for stays pending.
-void allocator_core::reclaim_pending(arena &a, bool wait) noexcept {
+void allocator_core::reclaim_pending(arena &a, waiting_for wait) noexcept {
   pending_list due;
   {
     const std::lock_guard lock(a.lock);
@@ -44,7 +44,7 @@ void allocator_core::reclaim_pending(arena &a, bool wait) noexcept {
 result<void *> allocator_core::allocate_after_reclaim(arena &a, const block_request &r) {
   const relaxed_capture_mode relaxed(device_.driver());
   STILLMAP_RETURN_IF_ERROR(relaxed.entered());
-  reclaim_pending(a, false);
+  reclaim_pending(a, waiting_for::nothing);
   const std::lock_guard lock(a.lock);
   return a.allocate(r);
 }
@@ -83,7 +83,7 @@ result<release_report> allocator_core::trim(std::size_t keep) {
     for (const auto &a : arenas_) giving.push_back(a.get());
     return report_release(given, giving);
   }
-  reclaim_pools(false);
+  reclaim_pools(waiting_for::destroyed_streams);
   // Pages of private pools stay. No event can be recorded on a capturing stream, so its pages stay
   // too.
   for (const auto &a : arenas_) {
@@ -96,7 +96,7 @@ result<release_report> allocator_core::trim(std::size_t keep) {
     const std::lock_guard lock(a->lock);
     if (a->extents.aliased_bytes() != 0) aliased.push_back(a.get());
   }
-  reclaim(false);
+  reclaim(waiting_for::destroyed_streams);
   flush_all();
   std::size_t free_pages = 0;
   for (const arena *const a : giving) {
@@ -113,7 +113,7 @@ result<release_report> allocator_core::trim(std::size_t keep) {
     given += bytes;
     surplus -= bytes / page();
   }
-  reclaim(false);
+  reclaim(waiting_for::destroyed_streams);
   if (!outcome) return tl::unexpected<error>(outcome.error());
   if (options_.create_ahead_bytes != 0) {
     pages_->keep_ready(0);

@@ -191,15 +191,16 @@ result<bool> allocator_core::has_passed(fence &idle, bool wait) {
 
 // A fence that cannot be queried became part of a graph: a capture began meanwhile. Where the stream
 // was destroyed before an event could be recorded, the host waits for the device.
-bool allocator_core::has_passed(stream_use &u, bool wait) noexcept {
+bool allocator_core::has_passed(stream_use &u, waiting_for wait) noexcept {
   if (const status s = record(u); !s) {
-    if (!wait || !says_destroyed(s.error()) || !check_no_capture()) return false;
+    if (wait == waiting_for::nothing || !says_destroyed(s.error()) || !check_no_capture())
+      return false;
     ++host_waits_;
     u.recorded = wait_for_device().has_value();
     u.recorded_by = ++recorded_uses_;
     return u.recorded;
   }
-  const auto past = has_passed(u.idle, wait);
+  const auto past = has_passed(u.idle, wait == waiting_for::everything);
   u.recorded = past.has_value();
   return past && *past;
 }

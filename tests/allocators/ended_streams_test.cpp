@@ -199,6 +199,23 @@ TEST_F(ended_streams, a_use_on_a_destroyed_stream_has_ended) {
   h.drop_all();
 }
 
+// Regression: it stayed until memory was short.
+TEST_F(ended_streams, empty_cache_releases_blocks_used_on_destroyed_streams) {
+  checked_heap h(dev());
+  const stream s = make_stream();
+  const auto block = h.allocate(40 * page(), s);
+  ASSERT_TRUE(block);
+  {
+    const stream t = make_stream();
+    ASSERT_TRUE(h.use_on(*block, t));
+  }
+  ASSERT_TRUE(h.free(*block));
+  ASSERT_TRUE(h.heap().empty_cache());
+  EXPECT_EQ(h.heap().stats().total.pending_free, 0u);
+  EXPECT_EQ(h.heap().stats().total.committed, 0u);
+  h.drop_all();
+}
+
 TEST_F(ended_streams, streams_that_come_and_go_leave_nothing) {
   for (const bool told : {true, false}) {
     checked_heap h(dev());
