@@ -49,6 +49,8 @@ struct target_options {
   std::uint64_t limit = UINT64_MAX;  // bytes of device memory it may commit, if it has a limit
   bool wait_before_free = false;     // direct: see direct_target.cpp
   bool history = false;              // remember requests, where it can, for snapshot()
+  // stillmap: STILLMAP_RECORD counts for it, as for an allocator of the program's own.
+  bool record_from_environment = false;
   // segments, as the settings of PyTorch's allocator with these names; 0: not set.
   std::uint64_t max_split_size = 0;            // bytes; larger blocks are not split
   std::uint32_t roundup_power2_divisions = 0;  // a power of two

@@ -35,7 +35,7 @@ class stillmap_target final : public replay_target {
 result<std::unique_ptr<replay_target>> make_stillmap(const device &d, const target_options &o) {
   caching_allocator_options options;
   options.limit = o.limit;
-  options.record_from_environment = false;
+  options.record_from_environment = o.record_from_environment;
   STILLMAP_ASSIGN_OR_RETURN(auto heap, caching_allocator::create(d, std::move(options)));
   if (o.history) STILLMAP_RETURN_IF_ERROR(heap->record_history());
   return std::make_unique<stillmap_target>(std::move(heap));

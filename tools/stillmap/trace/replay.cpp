@@ -188,6 +188,7 @@ outcome<exit_status> replay_one(const trace_replay_options &o, const device_trac
   if (!o.capacity.empty()) {
     STILLMAP_ASSIGN_OR_RETURN(options.capacity, capacity_of(o.capacity, plan.peak_live_bytes));
   }
+  options.settings.record_from_environment = true;  // the program that it is set for is this one
   options.settings.max_split_size = o.max_split_size;
   options.settings.roundup_power2_divisions = o.roundup_power2_divisions;
   if (o.verify) options.verify = o.every_byte ? check_depth::bytes : check_depth::pages;
