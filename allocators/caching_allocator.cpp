@@ -242,7 +242,8 @@ allocator_core::~allocator_core() {
 }
 
 // Every request that the fast path does not serve. Not inlined: it would cost the fast path
-// registers. `locked`: the arena whose fast path refused the request, still locked; or nullptr.
+// registers. `locked`: the arena whose fast path, which serves alignment to the granule alone, refused
+// the request, still locked; or nullptr.
 [[gnu::noinline]] result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref s,
                                                                const allocate_options &options,
                                                                arena *locked) noexcept {

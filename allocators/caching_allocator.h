@@ -155,7 +155,7 @@ class caching_allocator {
   // list of arenas is empty.
   caching_allocator_stats stats() const;
   // From here on the peaks in stats() are those since this call. Waits for a thread that is growing
-  // the heap. How memory is placed and kept does not depend on it.
+  // the heap. How memory is placed and kept does not depend on it. Cost: no driver call.
   void reset_peaks();
   // The state of every address range. Waits for a thread that is growing the heap.
   // Errors: out_of_memory (host memory).

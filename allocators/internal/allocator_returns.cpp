@@ -17,8 +17,8 @@ void allocator_core::reclaim(waiting_for wait, const arena *but_pending_of) noex
   }
 }
 
-// Frees the pending blocks whose other streams have passed; with `wait`, waits for all of them. What
-// the host has no memory for stays pending.
+// Frees the pending blocks whose other streams have passed, after it has waited for those of `wait`.
+// What the host has no memory for stays pending.
 void allocator_core::reclaim_pending(arena &a, waiting_for wait) noexcept {
   pending_list due;
   {

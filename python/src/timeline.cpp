@@ -63,8 +63,8 @@ nb::str svg_of(const timeline_picture &p) {
 void bind_timeline(nb::module_ &m) {
   nb::class_<timeline_picture>(
       m, "Timeline", nb::is_final(),
-      "Memory over a recorded run, on several allocators. A value: it owns "
-      "no device memory. A notebook\ndraws it.")
+      "Memory over a recorded run, on several allocators. A value: it owns no device memory.\n"
+      "A notebook draws it.")
       .def("to_svg", &svg_of, "An SVG document, for light and dark pages.")
       .def("_repr_svg_", &svg_of)
       .def(
@@ -85,10 +85,10 @@ void bind_timeline(nb::module_ &m) {
           nb::arg("path"),
           "Writes the picture to a file, .svg. Raises InvalidArgumentError for another suffix, "
           "OSError.")
-      .def("curves", &curves_of,
-           "By allocator, tuples of an interval: requests served by its end, and the most bytes in "
-           "it "
-           "that the\nprogram had allocated and that the allocator held of the device.")
+      .def(
+          "curves", &curves_of,
+          "By allocator, tuples of an interval: requests served by its end, and the most bytes in\n"
+          "it that the program had allocated and that the allocator held of the device.")
       .def("__repr__", [](const timeline_picture &p) {
         return "<stillmap.Timeline of " + p.title + ": " + std::to_string(p.curves.size()) +
                " allocators>";

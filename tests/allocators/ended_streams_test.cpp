@@ -48,6 +48,16 @@ class ended_streams : public testing::buffer_test {
     hold_behind(gate, s);
     ASSERT_TRUE(h.free(*block)) << "queues a read of the block";
   }
+  // Frees a block of `s`, 40 pages, that was used on a stream which was destroyed before.
+  void free_after_use_on_destroyed(checked_heap &h, const stream &s) {
+    const auto block = h.allocate(40 * page(), s);
+    ASSERT_TRUE(block);
+    {
+      const stream t = make_stream();
+      ASSERT_TRUE(h.use_on(*block, t));
+    }
+    ASSERT_TRUE(h.free(*block));
+  }
 
  private:
   std::thread releasing_;
@@ -185,13 +195,7 @@ TEST_F(ended_streams, blocks_outlive_their_stream) {
 TEST_F(ended_streams, a_use_on_a_destroyed_stream_has_ended) {
   checked_heap h(dev(), {.limit = 48 * page()});
   const stream s = make_stream();
-  const auto block = h.allocate(40 * page(), s);
-  ASSERT_TRUE(block);
-  {
-    const stream t = make_stream();
-    ASSERT_TRUE(h.use_on(*block, t));
-  }
-  ASSERT_TRUE(h.free(*block));
+  free_after_use_on_destroyed(h, s);
   const auto again = h.allocate(40 * page(), s);
   ASSERT_TRUE(again) << again.error().message();
   h.settle();
@@ -203,13 +207,7 @@ TEST_F(ended_streams, a_use_on_a_destroyed_stream_has_ended) {
 TEST_F(ended_streams, empty_cache_releases_blocks_used_on_destroyed_streams) {
   checked_heap h(dev());
   const stream s = make_stream();
-  const auto block = h.allocate(40 * page(), s);
-  ASSERT_TRUE(block);
-  {
-    const stream t = make_stream();
-    ASSERT_TRUE(h.use_on(*block, t));
-  }
-  ASSERT_TRUE(h.free(*block));
+  free_after_use_on_destroyed(h, s);
   ASSERT_TRUE(h.heap().empty_cache());
   EXPECT_EQ(h.heap().stats().total.pending_free, 0u);
   EXPECT_EQ(h.heap().stats().total.committed, 0u);

@@ -1,7 +1,7 @@
 """Targets whose sources are compiled several at a time, as CMake's UNITY_BUILD does.
 
 Most of the time that a source takes to compile goes into the headers that it includes. Where one file
-includes eight sources, they are read once. The names in unnamed namespaces must differ for that."""
+includes several sources, they are read once. The names in unnamed namespaces must differ for that."""
 
 load("@rules_cc//cc:defs.bzl", "cc_library")
 

@@ -38,10 +38,15 @@ def needs(*packages):
     return unittest.skipIf(missing, "not installed: " + ", ".join(missing))
 
 
+def torch_version():
+    if importlib.util.find_spec("torch") is None:
+        return (0, 0)  # needs("torch") skips the tests
+    return tuple(int(n) for n in importlib.metadata.version("torch").split(".")[:2])
+
+
 def torch_needs(major, minor, why):
     """For what PyTorch itself does in later versions only."""
-    installed = tuple(int(n) for n in importlib.metadata.version("torch").split(".")[:2])
-    return unittest.skipIf(installed < (major, minor), why)
+    return unittest.skipIf(torch_version() < (major, minor), why)
 
 
 class TestCase(support.TestCase):

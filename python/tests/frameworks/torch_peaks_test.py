@@ -7,7 +7,7 @@ pass; none of the three returns memory before it is asked to.
 import json
 import unittest
 
-from processes import TestCase, needs
+from processes import TestCase, needs, torch_version
 
 LOOP = """
 import json, sys
@@ -48,8 +48,9 @@ class Peaks(TestCase):
     def test_random_lengths(self):
         held = self.held("random")
         self.assertLess(held["use()"], held["native"])
-        # Neither frees what it holds while the device has room.
-        self.assertLess(held["use()"], 1.05 * held["expandable segments"])
+        # Neither frees what it holds while the device has room: with what PyTorch 2.8 allocates, use() holds more.
+        slack = 1.05 if torch_version() < (2, 14) else 1
+        self.assertLess(held["use()"], slack * held["expandable segments"])
         self.assertLessEqual(held["pool()"], held["native"])
 
 
