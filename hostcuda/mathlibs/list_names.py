@@ -3,6 +3,7 @@
 here defines.
 
     list_names.py SHARED_LIBRARY...      add what these import, as in .../site-packages/torch/lib/*.so
+    list_names.py --strings LIBRARY...   and the names in their data, as of functions looked up by dlsym
     list_names.py                        only leave out what a source defines by now
 
 Names that are listed already stay, so the lists serve all versions of the programs they were made of.
@@ -40,6 +41,12 @@ def imports(path):
     return {line.split()[-1].split("@")[0] for line in out.splitlines() if line.strip()}
 
 
+def strings(path):
+    names = "|".join(begin for begin, _ in LIBRARIES.values())
+    found = re.findall(rb"(?<=\0)(?:%b)[A-Z]\w+(?=\0)" % names.encode(), pathlib.Path(path).read_bytes())
+    return {name.decode() for name in found}
+
+
 def defined(text):
     """The functions of a source. DESCRIPTOR(X) defines two."""
     names = set(re.findall(r"^STAND_IN [^;{]*?\b(\w+)\(", text, re.M))
@@ -51,8 +58,9 @@ def defined(text):
 
 def main():
     wanted = set()
-    for path in sys.argv[1:]:
-        wanted |= imports(path)
+    paths = [argument for argument in sys.argv[1:] if argument != "--strings"]
+    for path in paths:
+        wanted |= imports(path) | (strings(path) if "--strings" in sys.argv else set())
     for library, (pattern, what) in LIBRARIES.items():
         header = SOURCES / (library + "_names.h")
         known = set(re.findall(r"\((\w+)\)", header.read_text())) if header.exists() else set()

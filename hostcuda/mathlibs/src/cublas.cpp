@@ -26,7 +26,7 @@ STAND_IN int cublasGetPointerMode_v2(const handle *, int *mode) {
 }
 
 // The names of cublasStatus_t, as its manual lists them.
-STAND_IN const char *cublasGetStatusString(int status) {
+STAND_IN const char *cublasGetStatusName(int status) {
   switch (status) {
     case 0:
       return "CUBLAS_STATUS_SUCCESS";
@@ -51,6 +51,9 @@ STAND_IN const char *cublasGetStatusString(int status) {
     default:
       return "unknown cublasStatus_t";
   }
+}
+STAND_IN const char *cublasGetStatusString(int status) {
+  return cublasGetStatusName(status);
 }
 
 #include "hostcuda/mathlibs/src/cublas_names.h"

@@ -43,6 +43,12 @@ STAND_IN int cublasLtMatrixLayoutCreate(void **out) {
 STAND_IN int cublasLtMatrixLayoutDestroy(void *d) {
   return stand_in::destroy<descriptor>(d);
 }
+STAND_IN int cublasLtMatrixTransformDescCreate(void **out) {
+  return stand_in::create<descriptor>(out);
+}
+STAND_IN int cublasLtMatrixTransformDescDestroy(void *d) {
+  return stand_in::destroy<descriptor>(d);
+}
 STAND_IN int cublasLtMatmulAlgoGetHeuristic(void *, void *, void *, void *, void *, void *, void *,
                                             int asked, heuristic_result *results, int *found) {
   if (asked < 1) return 7;  // CUBLAS_STATUS_INVALID_VALUE

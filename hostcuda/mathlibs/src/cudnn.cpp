@@ -107,9 +107,11 @@ DESCRIPTOR(CTCLossDescriptor)
 DESCRIPTOR(ConvolutionDescriptor)
 DESCRIPTOR(DropoutDescriptor)
 DESCRIPTOR(FilterDescriptor)
+DESCRIPTOR(LRNDescriptor)
 DESCRIPTOR(PoolingDescriptor)
 DESCRIPTOR(RNNDataDescriptor)
 DESCRIPTOR(RNNDescriptor)
+DESCRIPTOR(ReduceTensorDescriptor)
 DESCRIPTOR(SpatialTransformerDescriptor)
 DESCRIPTOR(TensorDescriptor)
 #undef DESCRIPTOR
@@ -194,6 +196,12 @@ STAND_IN int cudnnGetCTCLossWorkspaceSize(void *, void *, void *, const int *, c
 }
 STAND_IN int cudnnGetCTCLossWorkspaceSize_v8(void *, int, void *, void *, void *,
                                              std::size_t *bytes) {
+  return no_bytes(bytes);
+}
+STAND_IN int cudnnGetReductionIndicesSize(void *, void *, void *, void *, std::size_t *bytes) {
+  return no_bytes(bytes);
+}
+STAND_IN int cudnnGetReductionWorkspaceSize(void *, void *, void *, void *, std::size_t *bytes) {
   return no_bytes(bytes);
 }
 #define CONVOLUTION_WORKSPACE(name)                                                    \

@@ -82,12 +82,33 @@ TEST_F(mathlibs, HandlesNeedSkippedKernels) {
   EXPECT_EQ(find("libcublas", "cublasDestroy_v2")(handle), 0);
 }
 
-// Regression: vLLM's libraries import it and did not load.
+// Regression: vLLM's libraries import the one, ONNX Runtime's CUDA provider the other, and did not load.
 TEST_F(mathlibs, CublasNamesItsErrors) {
-  const auto name = reinterpret_cast<const char *(*)(int)>(
-      reinterpret_cast<void *>(find("libcublas", "cublasGetStatusString")));
-  EXPECT_STREQ(name(0), "CUBLAS_STATUS_SUCCESS");
-  EXPECT_STREQ(name(15), "CUBLAS_STATUS_NOT_SUPPORTED");
+  for (const char *const reports : {"cublasGetStatusString", "cublasGetStatusName"}) {
+    const auto name = reinterpret_cast<const char *(*)(int)>(
+        reinterpret_cast<void *>(find("libcublas", reports)));
+    ASSERT_NE(name, nullptr) << reports;
+    EXPECT_STREQ(name(0), "CUBLAS_STATUS_SUCCESS");
+    EXPECT_STREQ(name(15), "CUBLAS_STATUS_NOT_SUPPORTED");
+  }
+}
+
+// Regression: ONNX Runtime reduces with cuDNN, which makes descriptors and asks for sizes.
+TEST_F(mathlibs, AReductionNeedsNoWorkspace) {
+  void *reduction = nullptr;
+  const function create = find("libcudnn", "cudnnCreateReduceTensorDescriptor");
+  ASSERT_NE(create, nullptr);
+  ASSERT_EQ(create(&reduction), 0);
+  ASSERT_NE(reduction, nullptr);
+  for (const char *const size :
+       {"cudnnGetReductionWorkspaceSize", "cudnnGetReductionIndicesSize"}) {
+    std::size_t bytes = 1;
+    ASSERT_NE(find("libcudnn", size), nullptr);
+    EXPECT_EQ(find("libcudnn", size)(nullptr, reduction, nullptr, nullptr, &bytes), 0);
+    EXPECT_EQ(bytes, 0U);
+  }
+  EXPECT_EQ(find("libcudnn", "cudnnReduceTensor")(), 0);
+  EXPECT_EQ(find("libcudnn", "cudnnDestroyReduceTensorDescriptor")(reduction), 0);
 }
 
 TEST_F(mathlibs, ASearchFindsOneAlgorithmWithoutWorkspace) {
