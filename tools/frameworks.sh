@@ -15,7 +15,7 @@ declare -A packages=(
   [cuda_core]='cuda-core==1.2.2 cuda-bindings==13.5.0 numpy'
   [cupy]='cupy-cuda13x==14.2.0'
   [warp]='warp-lang==1.19.0'
-  [onnxruntime]='onnxruntime-gpu==1.31.1'
+  [onnxruntime]='onnxruntime-gpu==1.31.1 onnx==1.23.2 numpy'
   [rmm]='rmm-cu13==26.10.0'
 )
 torch_tests=(torch_test.py torch_peaks_test.py torch_report_test.py memory_saver_test.py)

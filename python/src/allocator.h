@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -14,8 +15,10 @@ namespace stillmap::python {
 
 // What plug-in points of C code hold: a C caller may be late, after the allocator's end. Never freed.
 struct c_allocator {
+  static constexpr std::size_t no_set = SIZE_MAX;
   std::atomic<std::shared_ptr<caching_allocator>> heap;
   int device = 0;
+  std::size_t set = no_set;  // of the functions without a parameter
 };
 
 // Calls Python when memory runs out. Outlives neither the interpreter nor its wrapper: it is emptied
@@ -57,6 +60,13 @@ class python_allocator {
 // The addresses of the functions that a c_allocator is passed to.
 std::uint64_t c_malloc_address();
 std::uint64_t c_free_address();
+
+// Those of one allocator, for callers that have no parameter to pass. With the GIL.
+// Raises NotSupportedError: the process has no more of them.
+struct c_function_addresses {
+  std::uint64_t allocate = 0, free = 0, empty_cache = 0;
+};
+c_function_addresses c_functions_of(c_allocator &of);
 
 // The statistics under the names of caching_allocator_stats. With the GIL.
 nb::dict dict_of_stats(const caching_allocator_stats &s, std::size_t limit);

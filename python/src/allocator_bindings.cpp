@@ -303,6 +303,17 @@ void bind_lifetime(nb::class_<python_allocator> &c) {
       .def_prop_ro(
           "c_free", [](const python_allocator &) { return c_free_address(); },
           "void free(void *param, void *ptr, int device).")
+      .def_prop_ro(
+          "c_functions",
+          [](python_allocator &self) {
+            const c_function_addresses of = c_functions_of(*self.for_c());
+            return nb::make_tuple(of.allocate, of.free, of.empty_cache);
+          },
+          "void *malloc(size_t nbytes), void free(void *ptr), void empty_cache(void): of this "
+          "allocator\n"
+          "alone, for C code that passes no parameter. Blocks are for the legacy default stream. "
+          "Valid for\n"
+          "the whole process. Raises NotSupportedError after 64 allocators of a process.")
       .def("__repr__", [](const python_allocator &self) {
         return "<stillmap.CachingAllocator '" + self.tag() + "' on device " +
                std::to_string(self.ordinal()) + (self.closed() ? ", closed>" : ">");

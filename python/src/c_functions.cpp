@@ -1,7 +1,11 @@
-// The functions that C code calls with an allocator's c_param: CuPy's CFunctionAllocator and the like.
+// The functions that C code calls: with an allocator's c_param, as CuPy's CFunctionAllocator does, or with
+// nothing that says which allocator is meant, as ONNX Runtime does.
+#include <array>
 #include <cstdint>
+#include <utility>
 
 #include "python/src/allocator.h"
+#include "python/src/errors.h"
 #include "stillmap/allocators/torch/internal/last_error.h"
 #include "stillmap/vmm/internal/host_memory.h"
 
@@ -42,6 +46,44 @@ void c_free(void *param, void *block, int) noexcept {
   }
 }
 
+void c_empty_cache(void *param) noexcept {
+  auto *const to = static_cast<c_allocator *>(param);
+  const auto heap = to != nullptr ? to->heap.load() : nullptr;
+  if (!heap || forked_after_use()) return;
+  const auto released =
+      with_host_memory("CachingAllocator.c_functions", [&] { return heap->empty_cache(); });
+  if (!released) {
+    torch_plugin::remember_error(released.error());
+    report_background_error(released.error());
+  }
+}
+
+// ---- functions without a parameter: each set is of one allocator, for ever ----
+
+constexpr std::size_t sets = 64;
+std::array<std::atomic<c_allocator *>, sets> allocator_of_set;
+
+template <std::size_t Set>
+struct functions {
+  static void *allocate(std::size_t bytes) {
+    c_allocator *const to = allocator_of_set[Set].load();
+    return c_malloc(to, bytes, to != nullptr ? to->device : 0);
+  }
+  static void free(void *block) { c_free(allocator_of_set[Set].load(), block, 0); }
+  static void empty_cache() { c_empty_cache(allocator_of_set[Set].load()); }
+};
+
+template <std::size_t... Set>
+constexpr auto make_sets(std::index_sequence<Set...>) {
+  struct pointers {
+    void *(*allocate)(std::size_t);
+    void (*free)(void *);
+    void (*empty_cache)();
+  };
+  return std::array<pointers, sets>{
+      pointers{&functions<Set>::allocate, &functions<Set>::free, &functions<Set>::empty_cache}...};
+}
+
 }  // namespace
 
 std::uint64_t c_malloc_address() {
@@ -49,6 +91,24 @@ std::uint64_t c_malloc_address() {
 }
 std::uint64_t c_free_address() {
   return reinterpret_cast<std::uintptr_t>(&c_free);
+}
+
+c_function_addresses c_functions_of(c_allocator &of) {
+  static constexpr auto all = make_sets(std::make_index_sequence<sets>());
+  static std::size_t used = 0;
+  if (of.set == c_allocator::no_set) {
+    if (used == sets) {
+      raise(error{make_error_code(errc::not_supported), "CachingAllocator.c_functions",
+                  "the process has given all its functions to other allocators: several sessions "
+                  "can share one",
+                  sets + 1, sets, error_unit::items});
+    }
+    allocator_of_set[used].store(&of);
+    of.set = used++;
+  }
+  const auto address = [](auto *function) { return reinterpret_cast<std::uintptr_t>(function); };
+  const auto &set = all[of.set];
+  return {address(set.allocate), address(set.free), address(set.empty_cache)};
 }
 
 }  // namespace stillmap::python

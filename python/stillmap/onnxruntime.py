@@ -8,50 +8,29 @@ This module needs no ONNX Runtime: it makes numbers for its options (tested: onn
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
-from ._frameworks import free_if_open
 from ._native import CachingAllocator
-
-_ALLOC = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)
-_FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_EMPTY = ctypes.CFUNCTYPE(None)
 
 
 class Allocator:
-    """One for each session: the functions name no stream, so memory is reused in the order of one.
+    """For one session or several, and for runs of several threads: a session with external functions computes on
+    the legacy default stream, which the memory is ordered by.
 
-    Two sessions with one Allocator could write to each other's memory, because each computes on a stream of its
-    own. Cost: the functions are Python's, so each call takes the GIL. Options are those of CachingAllocator.
-    A failure returns NULL, for which ONNX Runtime raises; `error` then has the exception.
+    Cost: the functions are C functions; no call takes the GIL. Options are those of CachingAllocator. A failure
+    returns NULL, for which ONNX Runtime raises; `stillmap.last_error()`, on the thread that ran, has the reason.
+    The functions outlive this object: after `allocator.close()` they allocate nothing and free nothing.
+    NotSupportedError: a process has functions for 64 allocators, closed ones included.
     """
 
     def __init__(self, device: int = 0, **options: Any) -> None:
         self.allocator = CachingAllocator(device, **{"tag": "onnxruntime", **options})
-        self.error: BaseException | None = None
-        self._functions = (_ALLOC(self._alloc), _FREE(self._free), _EMPTY(self._empty))
-        # A session may free after this object is gone; functions that C code may call live for ever.
-        for function in self._functions:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
 
     def provider_options(self) -> dict[str, str]:
-        """Options of CUDAExecutionProvider: the device, and the addresses, as decimal strings."""
+        """Options of CUDAExecutionProvider: the device, and the addresses, as decimal strings.
+
+        ONNX Runtime refuses `user_compute_stream` beside them.
+        """
         names = ("gpu_external_alloc", "gpu_external_free", "gpu_external_empty_cache")
-        addresses = (str(ctypes.cast(f, ctypes.c_void_p).value) for f in self._functions)
+        addresses = map(str, self.allocator.c_functions)
         return {"device_id": str(self.allocator.device), **dict(zip(names, addresses, strict=True))}
-
-    def _alloc(self, nbytes: int) -> int | None:
-        try:
-            return self.allocator.allocate(nbytes) or None
-        except BaseException as error:  # C code cannot pass it on
-            self.error = error
-            return None
-
-    # ctypes reports what these raise as unraisable, on stderr, and returns to C.
-    def _free(self, ptr: int | None) -> None:
-        free_if_open(self.allocator, ptr or 0)
-
-    def _empty(self) -> None:
-        if not self.allocator.closed:
-            self.allocator.empty_cache()

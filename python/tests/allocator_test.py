@@ -237,6 +237,25 @@ class ForC(TestCase):
         self.assertIsNone(self.malloc(param, MiB, 0))
         self.assertIn("closed", stillmap.last_error())
 
+    def test_functions_without_a_parameter_are_those_of_one_allocator(self):
+        kinds = (ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t), ctypes.CFUNCTYPE(None, ctypes.c_void_p),
+                 ctypes.CFUNCTYPE(None))
+        malloc, free, empty = (kind(address) for kind, address in zip(kinds, self.heap.c_functions))
+        self.assertEqual(self.heap.c_functions, self.heap.c_functions)
+        with stillmap.CachingAllocator() as other:
+            self.assertFalse(set(other.c_functions) & set(self.heap.c_functions))
+        block = malloc(MiB)
+        self.assertTrue(self.heap.owns(block))
+        free(block)
+        self.assertEqual(self.heap.stats()["total"]["blocks"], 0)
+        empty()
+        self.assertEqual(self.heap.stats()["total"]["committed"], 0)
+        self.heap.close()
+        free(block)
+        empty()
+        self.assertIsNone(malloc(MiB))
+        self.assertIn("closed", stillmap.last_error())
+
 
 class Reports(TestCase):
     def test_statistics(self):
