@@ -7,7 +7,7 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -21,6 +21,15 @@ from ._group import Group
 _DEFAULT_TAG = "default"
 _HOOK_MODES = ("preload", "torch")
 _HOST_BACKENDS = ("pinned", "mmap")
+_TRUE, _FALSE = ("1", "true", "TRUE", "yes", "YES"), ("0", "false", "FALSE", "no", "NO", "")
+
+
+def _variable(name: str) -> bool:
+    """A switch of the environment, with the values that torch_memory_saver takes."""
+    value = os.environ.get(name, "")
+    if value not in _TRUE + _FALSE:
+        raise stillmap.InvalidArgumentError(f"stillmap.memory_saver: {name} is {value!r}; it must be 1 or 0")
+    return value in _TRUE
 
 
 @contextmanager
@@ -42,8 +51,48 @@ class TorchMemorySaver:
         self._graph_pools: dict[tuple[Any, ...], st.Pool] = {}
         self._inside = threading.local()
         self._hook_mode = "torch"
-        self._retain = False
+        self._retain = _variable("TMS_RETAIN_CPU_BACKUP")
+        self._backend = os.environ.get("TMS_INIT_CPU_BACKUP_BACKEND") or _HOST_BACKENDS[0]
+        if self._backend not in _HOST_BACKENDS:
+            raise stillmap.InvalidArgumentError(
+                f"stillmap.memory_saver: TMS_INIT_CPU_BACKUP_BACKEND is {self._backend!r}; it must be one of "
+                f"{_HOST_BACKENDS}")
+        self._process: ExitStack | None = None  # in the pool of all that the process allocates, if it has one
         self._directory: str | None = os.environ.get("TMS_DISK_BACKUP_DIR")
+
+    def take_process(self) -> None:
+        """With TMS_INIT_ENABLE=1, what the process allocates on the current device belongs to the tag "default", on
+        all threads, from the moment at which PyTorch initialises CUDA. TMS_INIT_ENABLE_CPU_BACKUP and
+        TMS_INIT_ENABLE_DISK_BACKUP are its backup."""
+        if _variable("TMS_INIT_ENABLE"):
+            torch.cuda._lazy_call(self._begin_process)
+
+    def _begin_process(self) -> None:
+        if not _mempools.innermost_serves():
+            raise stillmap.NotSupportedError(
+                f"memory_saver: TMS_INIT_ENABLE: in PyTorch {torch.__version__} the outermost of nested pools serves, "
+                "so there could be no region() inside; later versions can, and stillmap.torch.use() with suspend()")
+        with self._lock:
+            self._enter_process()
+
+    def _enter_process(self) -> None:
+        cpu, disk = _variable("TMS_INIT_ENABLE_CPU_BACKUP"), _variable("TMS_INIT_ENABLE_DISK_BACKUP")
+        inside = ExitStack()
+        inside.enter_context(self._group(_DEFAULT_TAG, cpu, disk, None).pool.use(all_threads=True))
+        self._process = inside
+
+    @contextmanager
+    def _moment(self) -> Iterator[None]:
+        """Around pause and resume. What the process allocates after it belongs to memory that is not paused."""
+        with self._lock:
+            if self._process is None:
+                yield
+                return
+            self._process.close()
+            try:
+                yield
+            finally:
+                self._enter_process()
 
     @contextmanager
     def region(self, tag: str = _DEFAULT_TAG, enable_cpu_backup: bool = False, enable_disk_backup: bool = False,
@@ -75,7 +124,7 @@ class TorchMemorySaver:
         goes back to the device at the end, or with its last tensor and torch.cuda.empty_cache()."""
         if not dispose_mem_pool_after_use:
             raise stillmap.NotSupportedError("memory_saver.disable: dispose_mem_pool_after_use=False is not supported")
-        if not getattr(self._inside, "region", False):
+        if not getattr(self._inside, "region", self._process is not None):
             raise stillmap.InvalidArgumentError("memory_saver.disable: this thread is in no region()")
         if not _mempools.innermost_serves():
             raise stillmap.NotSupportedError(
@@ -92,7 +141,7 @@ class TorchMemorySaver:
     def pause(self, tag: str | None = None) -> None:
         """Gives the memory of the tag (None: of all) back to the device. Waits for the device. What is paused
         already stays so. Failure: raises, and all that this call paused is back."""
-        with self._lock:
+        with self._moment():
             done: list[Group] = []
             try:
                 for group in self._of(tag):
@@ -106,7 +155,7 @@ class TorchMemorySaver:
     def resume(self, tag: str | None = None) -> None:
         """Brings the memory of the tag (None: of all) back at its addresses. What is not paused is left alone.
         Failure: raises OutOfMemoryError; what had no room stays paused, and another call tries it again."""
-        with self._lock:
+        with self._moment():
             for group in self._of(tag):
                 group.resume(self._retain)
 
@@ -175,7 +224,7 @@ class TorchMemorySaver:
         if backend is not None and backend not in _HOST_BACKENDS:
             raise stillmap.InvalidArgumentError(
                 f"memory_saver.region: cpu_backup_backend is {backend!r}; it must be one of {_HOST_BACKENDS}")
-        store = (backend or "pinned") if cpu else "disk" if disk else "none"
+        store = (backend or self._backend) if cpu else "disk" if disk else "none"
         device = torch.cuda.current_device()
         with self._lock:
             # What is allocated while the tag is paused is not: its memory is a group of its own.
@@ -203,7 +252,7 @@ class TorchMemorySaver:
 
     @contextmanager
     def _entered(self, region: bool) -> Iterator[None]:
-        before = getattr(self._inside, "region", False)
+        before = getattr(self._inside, "region", self._process is not None)
         self._inside.region = region
         try:
             yield

@@ -1,5 +1,6 @@
 """stillmap.memory_saver in PyTorch's unmodified wheel. Kernels need not run: contents come and go by copies."""
 
+import textwrap
 import unittest
 
 from processes import TENSORS, TestCase, needs, torch_needs
@@ -176,6 +177,68 @@ class MemorySaver(TestCase):
         raises(stillmap.Error, saver.pause)
         assert not st.suspended() and right(a, 1) and right(b, 2)
         """)
+
+    @torch_needs(2, 14, "of nested pools the outermost serves")
+    def test_all_of_the_process(self):
+        """As a training engine uses it: nothing is in a region but what must not be kept, and backward passes
+        allocate on threads of PyTorch's."""
+        program = """
+        weights, small = filled(40 * MiB, 1), filled(1000, 2)
+        with saver.region("gradients"):
+            gradients = filled(40 * MiB, 3)
+        x = torch.zeros(MiB, device="cuda", requires_grad=True)
+        (x * 2).sum().backward()
+        on_threads = []
+        def work():
+            on_threads.append(filled(20 * MiB, 4))
+        thread = threading.Thread(target=work); thread.start(); thread.join()
+        all_of_them = [weights, small, gradients, x, x.grad, *on_threads]
+        addresses = [t.data_ptr() for t in all_of_them]
+        for _ in range(2):
+            before = free()
+            saver.pause()
+            assert free() - before >= 120 * MiB, free() - before
+            while_paused = filled(30 * MiB, 5)
+            with saver.disable():
+                beside = filled(20 * MiB, 6)
+            assert right(saver.get_cpu_backup(weights), 1) and right(while_paused, 5) and right(beside, 6)
+            assert saver.get_cpu_backup(x.grad) is not None, "of a backward pass"
+            saver.resume()
+            assert right(weights, 1) and right(small, 2) and right(on_threads[0], 4)
+            assert right(while_paused, 5) and right(beside, 6)
+            gradients.copy_(known(40 * MiB, 7))
+            assert right(gradients, 7)
+            assert [t.data_ptr() for t in all_of_them] == addresses
+            later = filled(10 * MiB, 8)
+            saver.pause("default")
+            assert right(gradients, 7) and right(saver.get_cpu_backup(later), 8)
+            saver.resume()
+            assert right(later, 8)
+            del while_paused, beside, later
+        assert st.stats(f"memory_saver/default/{BACKEND}")["total"]["live"] >= 60 * MiB
+        """
+        for backend in ("pinned", "mmap"):
+            self.program("import threading\nBACKEND = %r\n" % backend + textwrap.dedent(program),
+                         TMS_INIT_ENABLE="1", TMS_INIT_ENABLE_CPU_BACKUP="1", TMS_INIT_CPU_BACKUP_BACKEND=backend)
+
+    def test_variables(self):
+        self.program("""
+        assert saver.retain_cpu_backup
+        with saver.region(enable_cpu_backup=True):
+            t = filled(4 * MiB, 1)
+        assert st.stats("memory_saver/default/mmap")["total"]["blocks"] == 1
+        """, TMS_RETAIN_CPU_BACKUP="1", TMS_INIT_CPU_BACKUP_BACKEND="mmap")
+        for name, value in (("TMS_INIT_ENABLE", "perhaps"), ("TMS_RETAIN_CPU_BACKUP", "2"),
+                            ("TMS_INIT_CPU_BACKUP_BACKEND", "tape")):
+            self.run_python(f"""
+                import stillmap
+                try:
+                    import stillmap.memory_saver
+                except stillmap.InvalidArgumentError as error:
+                    assert "{name}" in str(error) and "{value}" in str(error), error
+                else:
+                    assert False, "no error"
+            """, **{name: value})
 
     def test_settings(self):
         self.program("""
