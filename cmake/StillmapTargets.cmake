@@ -116,7 +116,7 @@ function(stillmap_program target)
   # In batches, as Bazel compiles them (tools/build/batches.bzl), except for clang-tidy and the like,
   # which look for each source. The libraries follow CMAKE_UNITY_BUILD.
   if(NOT CMAKE_EXPORT_COMPILE_COMMANDS)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
   endif()
   # Programs ask a driver at run time whether it is hostcuda.
   target_include_directories(${target} PRIVATE "${stillmap_SOURCE_DIR}/hostcuda/include")

@@ -30,8 +30,7 @@ function(stillmap_tests kind)
   stillmap_program(${program})
   set_target_properties(${program} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY "${stillmap_BINARY_DIR}/tests"
-    OUTPUT_NAME ${kind}_program
-    UNITY_BUILD_BATCH_SIZE 16)
+    OUTPUT_NAME ${kind}_program)
   target_compile_options(${program} PRIVATE -O0) # as in .bazelrc
   target_link_libraries(${program} PRIVATE
     stillmap_test_checkpoint_support stillmap_test_support ${arg_DEPS})

@@ -14,7 +14,8 @@ namespace {
 
 using text::print;
 
-constexpr double margin = 32, left = 104, width = 1000, plot_width = width - left - margin;
+constexpr double outer_margin = 32, left = 104, width = 1000,
+                 plot_width = width - left - outer_margin;
 constexpr double plot_height = 340, legend_pitch = 22;
 constexpr std::size_t colours = 6;
 
@@ -63,8 +64,8 @@ class timeline_canvas : svg_writer {
     // A limit far above everything would leave the curves flat.
     const bool limited = p_.capacity != 0 && p_.capacity / 2 <= top_;
     if (limited) top_ = std::max<std::uint64_t>(top_, p_.capacity);
-    write(margin, 42, p_.title, "title");
-    write(margin, 66, p_.subtitle, "soft");
+    write(outer_margin, 42, p_.title, "title");
+    write(outer_margin, 66, p_.subtitle, "soft");
     plot_ = 66 + 26;
     grid();
     if (longest != nullptr) live_area(*longest);

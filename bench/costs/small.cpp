@@ -18,7 +18,7 @@ struct subject {
 };
 
 template <class T>
-status keep(const result<T> &made, T &into) {
+status keep_handle(const result<T> &made, T &into) {
   if (made) into = *made;
   return outcome(made);
 }
@@ -43,7 +43,8 @@ const small_call calls[] = {
     {"cuCtxPushCurrent", [](subject &s) { return s.drv.push_context(s.context); },
      "cuCtxPopCurrent", [](subject &s) { return s.drv.pop_context(); }},
     {"cuCtxSynchronize", [](subject &s) { return s.drv.synchronize_context(); }},
-    {"cuStreamCreate", [](subject &s) { return keep(s.drv.create_stream(true), s.new_stream); },
+    {"cuStreamCreate",
+     [](subject &s) { return keep_handle(s.drv.create_stream(true), s.new_stream); },
      "cuStreamDestroy", [](subject &s) { return s.drv.destroy_stream(s.new_stream); }},
     {"cuStreamSynchronize", [](subject &s) { return s.drv.synchronize_stream(s.stream.get()); }},
     {"cuStreamQuery", [](subject &s) { return outcome(s.drv.stream_idle(s.stream.get())); }},
@@ -51,7 +52,7 @@ const small_call calls[] = {
      [](subject &s) { return outcome(s.drv.stream_capturing(s.stream.get())); }},
     {"cuThreadExchangeStreamCaptureMode",
      [](subject &s) { return outcome(s.drv.exchange_capture_mode(capture_mode::global)); }},
-    {"cuEventCreate", [](subject &s) { return keep(s.drv.create_event(), s.new_event); },
+    {"cuEventCreate", [](subject &s) { return keep_handle(s.drv.create_event(), s.new_event); },
      "cuEventDestroy", [](subject &s) { return s.drv.destroy_event(s.new_event); }},
     {"cuEventRecord", [](subject &s) { return s.drv.record_event(s.event.get(), s.stream.get()); }},
     {"cuEventQuery", [](subject &s) { return outcome(s.drv.event_done(s.event.get())); }},

@@ -5,10 +5,8 @@ includes several sources, they are read once. The names in unnamed namespaces mu
 
 load("@rules_cc//cc:defs.bzl", "cc_library")
 
-# Sources at most; more make a build with many cores slower. Tests are compiled without optimisation: nearly
-# all of their time goes into headers.
-_BATCH = 8
-_TEST_BATCH = 16
+# Sources at most; more make a build with many cores slower.
+_BATCH = 16
 
 def _source_batch_impl(ctx):
     batch = ctx.actions.declare_file(ctx.label.name + ".cpp")
@@ -40,8 +38,7 @@ def batched(rule, name, srcs, deps = [], **kwargs):
     others = [file for file in srcs if not file.endswith(".cpp")]
     testonly = kwargs.get("testonly", False)
     if len(sources) > 1:
-        size = _TEST_BATCH if testonly else _BATCH
-        count = (len(sources) + size - 1) // size
+        count = (len(sources) + _BATCH - 1) // _BATCH
         for i in range(count):
             batch = "%s_batch_%d" % (name, i)
             _source_batch(
