@@ -1,4 +1,4 @@
-"""ONNX Runtime on Stillmap: the options of its CUDA provider. Pass a model to run a session (needs a GPU)."""
+"""ONNX Runtime on Stillmap: the options of its CUDA provider. Pass a model to run a session (on a GPU, or on hostcuda with kernels=skip)."""
 
 import sys
 

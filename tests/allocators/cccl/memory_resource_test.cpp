@@ -199,6 +199,22 @@ TEST_F(cccl_resource, null_streams_are_one) {
   EXPECT_EQ(h->stats().arenas.size(), 1u);
 }
 
+// A container keeps its stream's handle, and may end after the stream.
+TEST_F(cccl_resource, a_block_may_outlive_its_stream) {
+  const auto h = heap();
+  memory_resource r(h);
+  auto ended = std::make_unique<stream>(make_stream());
+  const stream_ref gone(ended->get());
+  void *const on_it = allocate(r, gone, 5_MiB), *const elsewhere = allocate(r, gone, 5_MiB);
+  ended.reset();
+  deallocate(r, gone, on_it, 5_MiB);
+  const stream s = make_stream();
+  deallocate(r, s, elsewhere, 5_MiB);
+  EXPECT_EQ(live(*h), 0u);
+  ASSERT_TRUE(h->empty_cache());
+  EXPECT_EQ(h->stats().total.committed, 0u);
+}
+
 TEST_F(cccl_resource, copies_keep_the_allocator) {
   const stream s = make_stream();
   std::weak_ptr<caching_allocator> watched;
