@@ -210,38 +210,24 @@ with_bazel() {
     "$root/tools/bazel" shutdown
 }
 
-# The longest first.
-checks=(with_bazel with_find_package with_fetch_content core_alone with_components with_pkgconfig headers_alone
-  with_hostcuda_package with_hostcuda_command refused_programs no_shadow no_internal_header is_relocatable)
+checks=(no_shadow no_internal_header is_relocatable headers_alone refused_programs with_find_package with_components
+  with_fetch_content core_alone with_pkgconfig with_hostcuda_command
+  with_hostcuda_package with_bazel)
 (($#)) && checks=("$@")
-# In a folder of its own. Its status is that of the check.
-run_check() {
-  local began=$SECONDS status work="$work/$1"
-  mkdir -p "$work"
+failed=0
+for check in "${checks[@]}"; do
+  began=$SECONDS
   # Not in an `if`, which would switch `set -e` off inside.
   set +e
-  (set -e; "$1") >"$work/log" 2>&1
+  (set -e; "$check") >"$work/log" 2>&1
   status=$?
+  set -e
   if ((status == 0)); then
-    echo "install: $1: ok, $((SECONDS - began)) s"
+    echo "install: $check: ok, $((SECONDS - began)) s"
   else
-    printf '%s\ninstall: %s: failed\n' "$(sed 's/^/    /' "$work/log")" "$1"
+    sed 's/^/    /' "$work/log"
+    echo "install: $check: failed"
+    failed=1
   fi
-  return $status
-}
-
-# One for each processor at a time: most wait for a single compiler.
-failed=0 running=0
-for check in "${checks[@]}"; do
-  if ((running == $(nproc))); then
-    wait -n || failed=1
-    running=$((running - 1))
-  fi
-  run_check "$check" &
-  running=$((running + 1))
-done
-while ((running > 0)); do
-  wait -n || failed=1
-  running=$((running - 1))
 done
 exit $failed
