@@ -16,12 +16,23 @@ error wrong(const char *operation, const char *reason, std::uint64_t value = 0) 
   return error{make_error_code(errc::invalid_argument), operation, reason, value};
 }
 
+// Null: there is no allocator, or it is closed.
+std::shared_ptr<caching_allocator> heap_of(const c_allocator *of) {
+  return of != nullptr ? of->heap.load() : nullptr;
+}
+
+// For calls that return nothing.
+void report(const error &e) noexcept {
+  torch_plugin::remember_error(e);
+  report_background_error(e);
+}
+
 // Threads, streams: any thread; blocks are for the legacy default stream.
 // Errors: NULL, and stillmap.last_error() has the reason; NULL for 0 bytes, too.
 void *c_malloc(void *param, std::size_t bytes, int device) noexcept {
   constexpr const char *op = "CachingAllocator.c_malloc";
-  auto *const to = static_cast<c_allocator *>(param);
-  const auto heap = to != nullptr ? to->heap.load() : nullptr;
+  const auto *const to = static_cast<const c_allocator *>(param);
+  const auto heap = heap_of(to);
   if (!heap || device != to->device) {
     torch_plugin::remember_error(heap ? wrong(op, "the allocator belongs to another device",
                                               static_cast<std::uint64_t>(device))
@@ -37,37 +48,29 @@ void *c_malloc(void *param, std::size_t bytes, int device) noexcept {
 
 // A block of a closed allocator is gone already, and one in a forked child is the parent's.
 void c_free(void *param, void *block, int) noexcept {
-  auto *const to = static_cast<c_allocator *>(param);
-  const auto heap = to != nullptr ? to->heap.load() : nullptr;
+  const auto heap = heap_of(static_cast<const c_allocator *>(param));
   if (!heap || forked_after_use()) return;
-  if (const status freed = heap->free(block); !freed) {
-    torch_plugin::remember_error(freed.error());
-    report_background_error(freed.error());
-  }
+  if (const status freed = heap->free(block); !freed) report(freed.error());
 }
 
-void c_empty_cache(void *param) noexcept {
-  auto *const to = static_cast<c_allocator *>(param);
-  const auto heap = to != nullptr ? to->heap.load() : nullptr;
+void c_empty_cache(const c_allocator *of) noexcept {
+  const auto heap = heap_of(of);
   if (!heap || forked_after_use()) return;
   const auto released =
       with_host_memory("CachingAllocator.c_functions", [&] { return heap->empty_cache(); });
-  if (!released) {
-    torch_plugin::remember_error(released.error());
-    report_background_error(released.error());
-  }
+  if (!released) report(released.error());
 }
 
 // ---- functions without a parameter: each set is of one allocator, for ever ----
 
 constexpr std::size_t sets = 64;
-std::array<std::atomic<c_allocator *>, sets> allocator_of_set;
+std::array<std::atomic<c_allocator *>, sets> allocator_of_set;  // before its addresses are given
 
 template <std::size_t Set>
 struct functions {
   static void *allocate(std::size_t bytes) {
     c_allocator *const to = allocator_of_set[Set].load();
-    return c_malloc(to, bytes, to != nullptr ? to->device : 0);
+    return c_malloc(to, bytes, to->device);
   }
   static void free(void *block) { c_free(allocator_of_set[Set].load(), block, 0); }
   static void empty_cache() { c_empty_cache(allocator_of_set[Set].load()); }

@@ -13,6 +13,6 @@ Names and defaults are those of torch_memory_saver 0.0.10. docs/memory_saver.md 
 from ._saver import TorchMemorySaver, configure_subprocess
 
 torch_memory_saver = TorchMemorySaver()
-torch_memory_saver.take_process()
+torch_memory_saver._take_process()
 
 __all__ = ["TorchMemorySaver", "configure_subprocess", "torch_memory_saver"]

@@ -60,7 +60,7 @@ class TorchMemorySaver:
         self._process: ExitStack | None = None  # in the pool of all that the process allocates, if it has one
         self._directory: str | None = os.environ.get("TMS_DISK_BACKUP_DIR")
 
-    def take_process(self) -> None:
+    def _take_process(self) -> None:
         """With TMS_INIT_ENABLE=1, what the process allocates on the current device belongs to the tag "default", on
         all threads, from the moment at which PyTorch initialises CUDA. TMS_INIT_ENABLE_CPU_BACKUP and
         TMS_INIT_ENABLE_DISK_BACKUP are its backup."""
@@ -124,7 +124,7 @@ class TorchMemorySaver:
         goes back to the device at the end, or with its last tensor and torch.cuda.empty_cache()."""
         if not dispose_mem_pool_after_use:
             raise stillmap.NotSupportedError("memory_saver.disable: dispose_mem_pool_after_use=False is not supported")
-        if not getattr(self._inside, "region", self._process is not None):
+        if not self._in_region():
             raise stillmap.InvalidArgumentError("memory_saver.disable: this thread is in no region()")
         if not _mempools.innermost_serves():
             raise stillmap.NotSupportedError(
@@ -250,9 +250,12 @@ class TorchMemorySaver:
                 self._graph_pools[key] = group.new_pool()
             return self._graph_pools[key]
 
+    def _in_region(self) -> bool:
+        return bool(getattr(self._inside, "region", self._process is not None))
+
     @contextmanager
     def _entered(self, region: bool) -> Iterator[None]:
-        before = getattr(self._inside, "region", self._process is not None)
+        before = self._in_region()
         self._inside.region = region
         try:
             yield

@@ -148,7 +148,6 @@ class Functions(TestCase):
         """)
 
 
-
 def save(test, name, nodes, dims, weights=()):
     """A model from x to y; the first dimension is free."""
     graph = helper.make_graph(
@@ -191,11 +190,11 @@ def copies(test, count=24):
 
 @unittest.skipUnless(onnxruntime, "needs onnxruntime-gpu, onnx and numpy")
 class Sessions(TestCase):
-    def session(self, path, memory, **extra):
+    def session(self, path, memory):
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.enable_mem_pattern = options.enable_mem_reuse = False
-        made = onnxruntime.InferenceSession(path, options, providers=[(CUDA, {**memory.provider_options(), **extra})])
+        made = onnxruntime.InferenceSession(path, options, providers=[(CUDA, memory.provider_options())])
         self.assertIn(CUDA, made.get_providers())
         return made
 
