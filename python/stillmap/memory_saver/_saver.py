@@ -58,6 +58,7 @@ class TorchMemorySaver:
                 f"stillmap.memory_saver: TMS_INIT_CPU_BACKUP_BACKEND is {self._backend!r}; it must be one of "
                 f"{_HOST_BACKENDS}")
         self._process: ExitStack | None = None  # in the pool of all that the process allocates, if it has one
+        self._process_device = 0
         self._directory: str | None = os.environ.get("TMS_DISK_BACKUP_DIR")
 
     def _take_process(self) -> None:
@@ -73,13 +74,15 @@ class TorchMemorySaver:
                 f"memory_saver: TMS_INIT_ENABLE: in PyTorch {torch.__version__} the outermost of nested pools serves, "
                 "so there could be no region() inside; later versions can, and stillmap.torch.use() with suspend()")
         with self._lock:
-            self._enter_process()
+            self._enter_process(torch.cuda.current_device())
 
-    def _enter_process(self) -> None:
+    def _enter_process(self, device: int) -> None:
         cpu, disk = _variable("TMS_INIT_ENABLE_CPU_BACKUP"), _variable("TMS_INIT_ENABLE_DISK_BACKUP")
         inside = ExitStack()
-        inside.enter_context(self._group(_DEFAULT_TAG, cpu, disk, None).pool.use(all_threads=True))
-        self._process = inside
+        with torch.cuda.device(device):
+            group = self._group(_DEFAULT_TAG, cpu, disk, None)
+        inside.enter_context(group.pool.use(all_threads=True))
+        self._process, self._process_device = inside, device
 
     @contextmanager
     def _moment(self) -> Iterator[None]:
@@ -92,7 +95,7 @@ class TorchMemorySaver:
             try:
                 yield
             finally:
-                self._enter_process()
+                self._enter_process(self._process_device)
 
     @contextmanager
     def region(self, tag: str = _DEFAULT_TAG, enable_cpu_backup: bool = False, enable_disk_backup: bool = False,

@@ -221,6 +221,22 @@ class MemorySaver(TestCase):
             self.program("import threading\nBACKEND = %r\n" % backend + textwrap.dedent(program),
                          TMS_INIT_ENABLE="1", TMS_INIT_ENABLE_CPU_BACKUP="1", TMS_INIT_CPU_BACKUP_BACKEND=backend)
 
+    @torch_needs(2, 14, "of nested pools the outermost serves")
+    def test_the_process_keeps_its_device(self):
+        """A pause or resume while another device is the current one took the process's pool there."""
+        self.program("""
+        if torch.cuda.device_count() > 1:
+            first = filled(4 * MiB)
+            with torch.cuda.device(1):
+                saver.pause()
+                saver.resume()
+            later = filled(40 * MiB, 2)
+            saver.pause()
+            assert right(saver.get_cpu_backup(later), 2)
+            saver.resume()
+            assert right(later, 2)
+        """, TMS_INIT_ENABLE="1", TMS_INIT_ENABLE_CPU_BACKUP="1", HOSTCUDA="profile=multi:2,kernels=skip,memory=4G")
+
     def test_variables(self):
         self.program("""
         assert saver.retain_cpu_backup
