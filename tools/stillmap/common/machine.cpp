@@ -129,12 +129,4 @@ bool keeps_content(const driver &drv) {
          std::string_view(config).find(",unbacked") == std::string_view::npos;
 }
 
-bool hold_stream(const driver &drv, stream_ref s) {
-  return call(drv, "hostcuda_hold", s.get());
-}
-
-bool release_stream(const driver &drv, stream_ref s) {
-  return call(drv, "hostcuda_release", s.get());
-}
-
 }  // namespace stillmap::tool

@@ -41,8 +41,4 @@ void write_calls(json_writer &json, std::string_view key, const driver_counts &c
 // Whether device memory holds what is written to it: false on a hostcuda that is `unbacked`.
 bool keeps_content(const driver &drv);
 
-// Holds a stream so that nothing queued on it starts; false where the driver cannot.
-bool hold_stream(const driver &drv, stream_ref s);
-bool release_stream(const driver &drv, stream_ref s);
-
 }  // namespace stillmap::tool

@@ -1,12 +1,14 @@
 #include "tools/stillmap/map/scenario.h"
 
+#include <cuda.h>
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
+#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/internal/try.h"
-#include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/common/size.h"
 
 namespace stillmap::tool {
@@ -23,6 +25,13 @@ outcome<void> done(const operation &op, const status &s) {
   return failed(op, s.error());
 }
 
+// Ends when release_work() is called. Runs on a thread of the driver.
+void CUDA_CB wait_until_open(void *gate) {
+  while (!static_cast<std::atomic<bool> *>(gate)->load(std::memory_order_acquire)) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
 }  // namespace
 
 outcome<scenario> scenario::create(const device &d, std::uint64_t reserve) {
@@ -31,7 +40,8 @@ outcome<scenario> scenario::create(const device &d, std::uint64_t reserve) {
 }
 
 scenario::~scenario() {
-  if (held_) release_stream(device_.driver(), stream_);
+  // A driver that does not say that the host function has returned may still read the gate.
+  if (!release_work()) (void)gate_.release();
 }
 
 std::string scenario::name_at(device_address at) const {
@@ -65,26 +75,35 @@ outcome<void> scenario::add(const operation &op, const std::string &name,
   return {};
 }
 
-// Keeps the device busy, so that pages released from here on wait for a fence. hostcuda holds a
-// stream until release_stream(); a GPU gets work that takes some time.
+// Holds the stream with a host function, so that pages released from here on wait for a fence.
 outcome<void> scenario::hold(const operation &op) {
   if (busy_) return {};
   const driver &drv = device_.driver();
   const context_guard guard(drv, device_.context());
-  held_ = hold_stream(drv, stream_);
-  if (!held_) {
-    constexpr std::size_t bytes = std::size_t{64} << 20;
-    constexpr int times = 10000;
-    STILLMAP_ASSIGN_OR_RETURN(growable_buffer *const scratch, find_or_make(op, "busy", bytes));
-    STILLMAP_RETURN_IF_ERROR(done(op, scratch->resize(std::max(bytes, scratch->size()))));
-    for (int i = 0; i < times; ++i) {
-      STILLMAP_RETURN_IF_ERROR(
-          done(op, drv.set_bytes_async(scratch->address(), 0, bytes, stream_.get())));
-    }
+  if (!gate_) gate_ = std::make_unique<std::atomic<bool>>();
+  gate_->store(false);
+  const auto launch = reinterpret_cast<decltype(&cuLaunchHostFunc)>(drv.symbol("cuLaunchHostFunc"));
+  const CUresult r = launch != nullptr ? launch(stream_.get(), wait_until_open, gate_.get())
+                                       : CUDA_ERROR_NOT_SUPPORTED;
+  if (r != CUDA_SUCCESS) {
+    return failed(op, error{std::error_code(r, cuda_category()), "cuLaunchHostFunc",
+                            "the stream cannot be held"});
   }
   auto busy = fence::after(device_, stream_);
-  if (!busy) return failed(op, busy.error());
+  if (!busy) {
+    gate_->store(true);
+    return failed(op, busy.error());
+  }
   busy_ = std::move(*busy);
+  return {};
+}
+
+// Lets the work of hold() end, and waits until it has.
+status scenario::release_work() {
+  if (!busy_) return {};
+  gate_->store(true, std::memory_order_release);
+  STILLMAP_RETURN_IF_ERROR(busy_->wait());
+  busy_.reset();
   return {};
 }
 
@@ -105,9 +124,7 @@ outcome<void> scenario::perform(const operation &op) {
   const auto offset = static_cast<std::size_t>(op.offset), size = static_cast<std::size_t>(op.size);
   if (op.what == verb::hold) return hold(op);
   if (op.what == verb::release) {
-    if (std::exchange(held_, false)) release_stream(device_.driver(), stream_);
-    if (busy_) STILLMAP_RETURN_IF_ERROR(done(op, busy_->wait()));
-    busy_.reset();
+    STILLMAP_RETURN_IF_ERROR(done(op, release_work()));
     device_.space().collect(true);
     return {};
   }

@@ -1,7 +1,9 @@
 // Performs the operations of a script on buffers of one device.
 #pragma once
 
+#include <atomic>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -32,13 +34,14 @@ class scenario {
                                           std::uint64_t reserve);
   outcome<void> add(const operation &op, const std::string &name, result<growable_buffer> made);
   outcome<void> hold(const operation &op);
+  status release_work();
   status release(growable_buffer &b, const operation &op);
 
   device device_;
   std::uint64_t reserve_;
   stream stream_;
   std::optional<fence> busy_;  // after hold(): released pages wait for this fence
-  bool held_ = false;
+  std::unique_ptr<std::atomic<bool>> gate_;  // what the host function of hold() reads
   std::map<std::string, growable_buffer> buffers_;
 };
 
