@@ -112,7 +112,7 @@ HOSTCUDA_CONTROL hostcuda_reset(const char *config) {
   }
   reset_execution();
   reset_contexts();
-  reset_memory();
+  reset_memory(next);
   reset_entries();
   zero_counters();
   replace_settings(next);

@@ -11,6 +11,7 @@
 namespace hostcuda {
 
 struct context;
+struct settings;
 
 // A run of bytes inside one physical allocation. Two virtual ranges alias exactly when their
 // pieces overlap. Ids are never reused.
@@ -54,6 +55,6 @@ bool unbacked();
 void release_context_memory(context *ctx);
 
 // Discards all memory. hostcuda_reset() calls it after the streams and contexts are destroyed.
-void reset_memory();
+void reset_memory(const settings &next);  // of the machine that follows
 
 }  // namespace hostcuda

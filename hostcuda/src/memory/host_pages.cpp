@@ -261,11 +261,12 @@ bool page_file::take_kept(std::size_t bytes, extent *out) {
     // Takes the lowest range, zeroed or not, because adjacency saves more than zeroing costs.
     constexpr std::size_t none = ~std::size_t{0};
     const std::size_t clean = clean_.lowest(bytes).value_or(none);
-    const std::size_t other = dirty_.lowest(bytes).value_or(none);
-    if (clean == other) return false;
-    dirty = other < clean;
-    const std::size_t at = std::min(clean, other);
-    (dirty ? dirty_ : clean_).take(at, bytes);
+    const std::size_t used = dirty_.lowest(bytes).value_or(none);
+    const std::size_t stale = stale_.lowest(bytes).value_or(none);
+    const std::size_t at = std::min({clean, used, stale});
+    if (at == none) return false;
+    dirty = at != clean;
+    (at == clean ? clean_ : at == used ? dirty_ : stale_).take(at, bytes);
     *out = extent_locked(at, bytes);
   }
   if (!dirty) return true;
@@ -319,7 +320,7 @@ void page_file::give(const extent &what) {
   if (what.fd < 0) return;
   if (!current_settings().lazy && what.bytes <= kFilledWhenTaken) {
     std::lock_guard<std::mutex> lock(mutex_);
-    const std::size_t kept = clean_.bytes() + dirty_.bytes() + clearing_;
+    const std::size_t kept = clean_.bytes() + dirty_.bytes() + stale_.bytes() + clearing_;
     if (what.bytes <= current_settings().keep && kept <= current_settings().keep - what.bytes) {
       const bool idle = dirty_.bytes() == 0;
       dirty_.add(what.offset, what.bytes);
@@ -368,6 +369,7 @@ void page_file::drop_kept() {
       std::lock_guard<std::mutex> lock(mutex_);
       auto next = clean_.take_first(~std::size_t{0});
       if (!next) next = dirty_.take_first(~std::size_t{0});
+      if (!next) next = stale_.take_first(~std::size_t{0});
       if (!next) return;
       what = *next;
       fd = fd_;
@@ -376,8 +378,36 @@ void page_file::drop_kept() {
   }
 }
 
-void page_file::reset() {
+void page_file::share() {
   std::lock_guard<std::mutex> lock(mutex_);
+  shared_ = true;
+}
+
+// Tests make thousands of machines, and a page costs a millisecond each time that the host provides it.
+bool page_file::keep_lowest_locked() {
+  if (view_ == nullptr || shared_) return false;
+  const std::size_t kept = std::min({end_, kKeptAtReset, view_bytes_});
+  if (ftruncate(fd_, static_cast<off_t>(kept)) != 0) return false;
+  end_ = length_ = kept;
+  clean_.clear();
+  dirty_.clear();
+  stale_.clear();
+  offset_ranges holes;
+  std::swap(holes, holes_);
+  std::size_t at = 0;
+  while (const auto hole = holes.take_first(~std::size_t{0})) {
+    if (hole->offset >= kept) break;
+    if (hole->offset > at) stale_.add(at, hole->offset - at);
+    at = std::min(kept, hole->offset + hole->bytes);
+    holes_.add(hole->offset, at - hole->offset);
+  }
+  if (at < kept) stale_.add(at, kept - at);
+  return true;
+}
+
+void page_file::reset(bool keep) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (keep && keep_lowest_locked()) return;
   if (view_ != nullptr) release_range(view_, view_bytes_);
   view_ = nullptr;
   view_bytes_ = 0;
@@ -387,6 +417,8 @@ void page_file::reset() {
   holes_.clear();
   clean_.clear();
   dirty_.clear();
+  stale_.clear();
+  shared_ = false;
 }
 
 page_file &pages_of(int location) {
@@ -394,9 +426,9 @@ page_file &pages_of(int location) {
   return files[location];
 }
 
-void reset_pages() {
+void reset_pages(bool keep) {
   finish_later();
-  for (int i = 0; i <= kMaxDevices; ++i) pages_of(i).reset();
+  for (int i = 0; i <= kMaxDevices; ++i) pages_of(i).reset(keep);
 }
 
 }  // namespace hostcuda

@@ -21,6 +21,9 @@ constexpr std::size_t kGranularity = std::size_t{2} << 20;
 // memory to others pays nothing for it.
 constexpr std::size_t kFilledWhenTaken = std::size_t{1} << 30;
 
+// Of each device's pages, so many at most stay resident for the next machine.
+constexpr std::size_t kKeptAtReset = std::size_t{256} << 20;
+
 inline std::size_t round_up(std::size_t n, std::size_t to) {
   return (n + to - 1) / to * to;
 }
@@ -102,8 +105,11 @@ class page_file {
   void give(const extent &what);
   // Releases all kept pages to the host.
   void drop_kept();
-  // Releases everything. Requires: no page is mapped.
-  void reset();
+  // Another process may map this file: no later machine gets its pages.
+  void share();
+  // Releases everything, for a new machine; with `keep`, all but the lowest kKeptAtReset bytes.
+  // Requires: no page is mapped.
+  void reset(bool keep);
 
  private:
   int open_locked();
@@ -112,6 +118,7 @@ class page_file {
   bool take_fresh_locked(std::size_t bytes, extent *out);
   void release_to_host(int fd, offset_ranges::range what);
   void clear_kept();
+  bool keep_lowest_locked();
 
   std::mutex mutex_;
   int fd_ = -1;
@@ -122,10 +129,13 @@ class page_file {
   offset_ranges holes_;          // below end_ and not resident
   offset_ranges clean_, dirty_;  // resident and free: zeroed, and not zeroed yet
   std::size_t clearing_ = 0;     // bytes being zeroed, in neither of the two
+  offset_ranges stale_;          // resident, of an earlier machine: zeroed when taken
+  bool shared_ = false;
 };
 
 // The page file of a device, or of the host (kHostLocation).
 page_file &pages_of(int location);
-void reset_pages();
+// For a new machine. With `keep`, whose pages are resident as this one's are, some of them stay.
+void reset_pages(bool keep);
 
 }  // namespace hostcuda

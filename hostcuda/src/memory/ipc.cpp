@@ -73,6 +73,7 @@ CUresult export_memory(CUdeviceptr at, CUipcMemHandle *out) {
     d.location = k->second.location;
     shared_file file = make_file("hostcuda-ipc", &d, sizeof d);
     if (file.fd() < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    pages_of(home->second.memory->location).share();
     name.description = name_of(file.fd());
     ipc().exported.emplace(k->second.id, std::move(file));
     k->second.exported = true;

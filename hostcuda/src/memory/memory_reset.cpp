@@ -16,7 +16,7 @@ void release_context_memory(context *ctx) {
   release_host_memory(ctx);
 }
 
-void reset_memory() {
+void reset_memory(const settings &next) {
   memory_registry &b = the_memory();
   exclusive lock(b.mutex);
   for (const auto &[at, r] : b.reservations) release_range(as_pointer(at), r.bytes);
@@ -38,7 +38,8 @@ void reset_memory() {
   reset_arrays();
   reset_blocks();
   reset_host_memory();
-  reset_pages();
+  const settings &now = current_settings();
+  reset_pages(now.backed && !now.lazy && next.backed && !next.lazy);
   for (int i = 0; i <= kMaxDevices; ++i) b.used[i] = b.occupied[i] = 0;
   b.peak = 0;
   b.vmm_allocations = 0;
