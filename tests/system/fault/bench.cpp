@@ -1,5 +1,7 @@
+#include <functional>
 #include <sstream>
 #include <stdexcept>
+#include <string_view>
 
 #include "stillmap/vmm/remap.h"
 #include "tests/support/stream_gate.h"
@@ -8,15 +10,20 @@
 namespace stillmap::testing {
 namespace {
 
-std::uint64_t digest(const void *bytes, std::size_t n) {
-  std::uint64_t h = 1469598103934665603u;
-  const auto *at = static_cast<const unsigned char *>(bytes);
-  for (std::size_t i = 0; i + 8 <= n; i += 8) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, at + i, 8);
-    h = (h ^ word) * 1099511628211u;
+std::size_t digest(const void *bytes, std::size_t n) {
+  return std::hash<std::string_view>{}({static_cast<const char *>(bytes), n});
+}
+
+// What is written and compared of each page of a range: parts at its beginning, middle and end.
+std::vector<virtual_range> samples(virtual_range offsets, std::size_t page) {
+  constexpr std::size_t bytes = std::size_t{32} << 10;
+  std::vector<virtual_range> out;
+  for (std::size_t at = 0; at < offsets.bytes; at += page) {
+    for (const std::size_t in_page : {std::size_t{0}, page / 2, page - bytes}) {
+      out.push_back({offsets.begin + (at + in_page), bytes});
+    }
   }
-  return h;
+  return out;
 }
 
 bool suspended(const device &d, virtual_range range) {
@@ -46,8 +53,10 @@ void observe_buffer(std::ostream &out, const device &d, const char *name, const 
     if (suspended(d, {b.address() + offset, r.bytes})) {
       out << "suspended";
     } else if (b.committed(offset, r.bytes)) {
-      const auto bytes = get(d, b.address() + offset, r.bytes);
-      out << digest(bytes.data(), bytes.size());
+      for (const virtual_range s : samples(r, page)) {
+        const auto bytes = get(d, b.address() + s.begin.value(), s.bytes);
+        out << digest(bytes.data(), bytes.size()) << ' ';
+      }
     } else {
       out << "not there";
     }
@@ -117,8 +126,11 @@ void bench::make(tracked &t, std::size_t pages_reserved, std::size_t pages_fille
 }
 
 void bench::fill(tracked &t, std::size_t offset, std::size_t bytes) {
-  put(*dev, t.buffer->address() + offset, pattern(bytes, 1 + static_cast<unsigned>(offset)));
   t.known.push_back({device_address(offset), bytes});
+  for (const virtual_range r : samples(t.known.back(), page())) {
+    put(*dev, t.buffer->address() + r.begin.value(),
+        pattern(r.bytes, 1 + static_cast<unsigned>(r.begin.value())));
+  }
 }
 
 void bench::make_vector(std::size_t elements, std::size_t staging_bytes) {

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "stillmap/vmm/driver_types.h"
-#include "tests/support/sanitizer.h"
+#include "tests/support/effort.h"
 #include "tests/system/fault/fixture.h"
 
 namespace stillmap::testing {

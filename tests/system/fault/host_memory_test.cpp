@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "tests/support/host_memory.h"
-#include "tests/support/sanitizer.h"
+#include "tests/support/effort.h"
 #include "tests/system/fault/fixture.h"
 
 namespace stillmap::testing {

@@ -8,7 +8,7 @@ namespace {
 
 // Two buffers with pages in common, all without a tag; and a descriptor of exported memory.
 void make_process(bench &w) {
-  w.make(w.a, 16, 5);
+  w.make(w.a, 16, 3);
   w.c.buffer = std::move(*w.a.buffer->fork());
   w.c.first_address = w.c.buffer->address();
   w.c.known = w.a.known;

@@ -10,7 +10,7 @@ using checkpoint::suspender;
 
 // Two buffers, and one that shares pages with the first: all without a tag.
 void make_task(bench &w) {
-  w.make(w.a, 16, 5);
+  w.make(w.a, 16, 3);
   w.make(w.b, 8, 2);
   w.c.buffer = std::move(*w.b.buffer->fork());
   w.c.first_address = w.c.buffer->address();
