@@ -9,7 +9,7 @@
 #include "tests/allocators/checked_heap.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/far_away.h"
-#include "tests/support/sanitizer.h"
+#include "tests/support/effort.h"
 #include "tests/support/stream_gate.h"
 
 namespace stillmap {

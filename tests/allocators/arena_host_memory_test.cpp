@@ -13,7 +13,7 @@
 
 #include "stillmap/allocators/internal/arena.h"
 #include "tests/support/host_memory.h"
-#include "tests/support/sanitizer.h"
+#include "tests/support/effort.h"
 
 namespace stillmap {
 namespace {

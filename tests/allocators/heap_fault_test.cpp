@@ -11,7 +11,7 @@
 #include "tests/allocators/heap_model.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/hostcuda_control.h"
-#include "tests/support/sanitizer.h"
+#include "tests/support/effort.h"
 
 namespace stillmap::testing {
 namespace {
@@ -34,9 +34,6 @@ class heap_faults : public device_test {
     expect_unreturnable();
     profile_ = profile();
   }
-  // A sanitizer looks for what the code does wrong on the way: some of the points will do.
-  static std::uint64_t stride() { return testing::sanitizer().empty() ? 1 : 10; }
-
   std::string profile_;
   bool pages_move_ = false;
 };
@@ -60,12 +57,13 @@ TEST_F(heap_faults, each_call_of_a_sequence_failing_once) {
   ASSERT_EQ(plain.pages_moved > 0, pages_move_);
   ASSERT_GT(plain.host_waits, 0u);
   ASSERT_GT(plain.refused, 0u);
+  const std::uint64_t step = testing::sweep_stride(10);
   std::uint64_t points = 0, met = 0, turn = 0;
   for (std::size_t i = 0; i < driver_call_count; ++i) {
     const std::string call = name_of(static_cast<driver_call>(i));
     for (std::uint64_t nth = 1; nth <= plain.calls.calls[i]; nth += is_common(call) ? 7 : 1) {
       for (const int code : codes) {
-        if (++turn % stride() != 0) continue;
+        if (++turn % step != 0) continue;
         const heap_model_outcome out = run_heap_model(ops, planned_fault{call, nth, code});
         ++points;
         met += out.fired ? 1 : 0;

@@ -10,7 +10,7 @@
 #include "tests/allocators/checked_heap.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/host_memory.h"
-#include "tests/support/sanitizer.h"
+#include "tests/support/effort.h"
 
 namespace stillmap {
 namespace {

@@ -19,7 +19,7 @@
 #include "tests/allocators/checked_heap.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/op_sequence.h"
-#include "tests/support/sanitizer.h"
+#include "tests/support/effort.h"
 
 namespace stillmap {
 namespace {
@@ -372,7 +372,7 @@ std::string allocator_host_memory::run() {
 std::uint64_t allocator_host_memory::sweep(bool all_after) {
   all_after_ = all_after;
   at_ = {};
-  const std::uint64_t step = testing::sanitizer().empty() ? 1 : 5;
+  const std::uint64_t step = testing::sweep_stride(5);
   for (std::uint64_t points = 0;; ++points) {
     const std::string wrong = run();
     if (!wrong.empty()) {
@@ -392,7 +392,7 @@ TEST_F(allocator_host_memory, each_allocation_of_a_sequence_fails) {
   if (HasFailure()) return;
   const std::uint64_t all = sweep(true);
   if (HasFailure()) return;
-  const std::uint64_t least = testing::sanitizer().empty() ? 500 : 100;
+  const std::uint64_t least = 500 / testing::sweep_stride(5);
   EXPECT_GT(once, least);
   EXPECT_GT(all, least);
   std::printf("note: host allocation sweep of the allocator on %s: %llu points\n", profile_.c_str(),

@@ -10,7 +10,7 @@
 #include "tests/support/buffer_test.h"
 #include "tests/support/captured_graph.h"
 #include "tests/support/op_sequence.h"
-#include "tests/support/sanitizer.h"
+#include "tests/support/effort.h"
 
 namespace stillmap {
 namespace {
@@ -153,7 +153,7 @@ TEST_F(private_pool_faults, each_call_of_a_capture_failing_once) {
                               driver_call::StreamQuery, driver_call::EventQuery}) {
     EXPECT_GT(plain[c], 0u) << name_of(c);
   }
-  const std::uint64_t step = testing::sanitizer().empty() ? 1 : 10;
+  const std::uint64_t step = testing::sweep_stride(10);
   std::uint64_t points = 0, turn = 0;
   for (std::size_t i = 0; i < driver_call_count; ++i) {
     const char *const call = name_of(static_cast<driver_call>(i));

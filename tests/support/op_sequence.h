@@ -44,7 +44,8 @@ std::string report_failure(const op_sequence &ops, const op_runner &run);
 // A command as hostcuda takes it: HOSTCUDA of the environment with `more` on top.
 std::string machine_config(const std::string &more);
 
-// STILLMAP_SEED or `otherwise`; STILLMAP_MODEL_SECONDS or `otherwise`.
+// STILLMAP_SEED or `otherwise`; STILLMAP_MODEL_SECONDS or `otherwise`, a third of it on a profile that
+// repeats another one (effort.h).
 std::uint64_t seed_of_run(std::uint64_t otherwise);
 double seconds_of_run(double otherwise);
 // STILLMAP_MODEL_REPLAY: a sequence, or the path of a file with one. nullopt: not asked for.

@@ -11,7 +11,7 @@
 #include "tests/checkpoint/handoff/processes.h"
 #include "tests/support/held.h"
 #include "tests/support/sample_task.h"
-#include "tests/support/sanitizer.h"
+#include "tests/support/effort.h"
 
 namespace stillmap::handoff::testing {
 namespace {
@@ -136,7 +136,7 @@ TEST_F(failing_calls, each_once_leaves_one_owner) {
   ASSERT_TRUE(begins(normal.receiver, "owner cu")) << normal.receiver;
   std::size_t points = 0, refused = 0, survived = 0;
   // Processes start slowly under sanitizers: one call in five there.
-  const std::uint64_t step = stillmap::testing::sanitizer().empty() ? 1 : 5;
+  const std::uint64_t step = stillmap::testing::sweep_stride(5);
   for (const bool in_sender : {true, false}) {
     std::istringstream calls(in_sender ? normal.sender : normal.receiver);
     std::string function;

@@ -13,7 +13,7 @@
 #include "tests/checkpoint/migration/endpoints.h"
 #include "tests/support/held.h"
 #include "tests/support/sample_task.h"
-#include "tests/support/sanitizer.h"
+#include "tests/support/effort.h"
 
 namespace stillmap::migration::testing {
 namespace {

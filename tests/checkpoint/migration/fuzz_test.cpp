@@ -5,7 +5,7 @@
 #include "tests/checkpoint/migration/fuzz_entry.h"
 #include "tests/checkpoint/migration/hostile_source.h"
 #include "tests/support/buffer_test.h"
-#include "tests/support/sanitizer.h"
+#include "tests/support/effort.h"
 
 namespace stillmap::migration {
 namespace {

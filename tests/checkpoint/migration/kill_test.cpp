@@ -12,7 +12,7 @@
 #include "stillmap/checkpoint/migration/internal/source_connections.h"
 #include "tests/checkpoint/migration/endpoints.h"
 #include "tests/support/sample_task.h"
-#include "tests/support/sanitizer.h"
+#include "tests/support/effort.h"
 
 namespace stillmap::migration::testing {
 namespace {

@@ -11,7 +11,7 @@
 #include "tests/checkpoint/migration/faulty_link.h"
 #include "tests/support/host_memory_sweep.h"
 #include "tests/support/sample_task.h"
-#include "tests/support/sanitizer.h"
+#include "tests/support/effort.h"
 
 namespace stillmap::migration::testing {
 namespace {
