@@ -15,6 +15,7 @@ class release_report_test : public testing::buffer_test {
  protected:
   void SetUp() override {
     buffer_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
     heap_ = *caching_allocator::create(dev());
   }
   void TearDown() override {
