@@ -36,22 +36,6 @@ function(stillmap_install_headers)
   endforeach()
 endfunction()
 
-# The target `name`: each header compiled by itself, with nothing but what users of `library` have. Built
-# on demand, and by tests/system/install/check.sh in its own way.
-function(stillmap_headers_alone name library)
-  set(_sources)
-  foreach(_header IN LISTS ARGN)
-    set(_source "${stillmap_BINARY_DIR}/headers_alone/${_header}.cpp")
-    set(_line "#include \"stillmap/${_header}\"\n")
-    file(CONFIGURE OUTPUT "${_source}" CONTENT "${_line}${_line}" @ONLY)
-    list(APPEND _sources "${_source}")
-  endforeach()
-  add_library(${name} OBJECT EXCLUDE_FROM_ALL ${_sources})
-  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
-  stillmap_target(${name})
-  target_link_libraries(${name} PRIVATE ${library})
-endfunction()
-
 # The library of a folder: the target stillmap_<component>, known as stillmap::<component>. What it
 # uses is listed in tools/build/modules.bzl and StillmapDependencies.cmake.
 function(stillmap_library folder)
@@ -98,9 +82,6 @@ function(stillmap_library folder)
     install(EXPORT stillmap-${_component} NAMESPACE stillmap:: DESTINATION "${stillmap_CMAKE_DIR}"
       FILE stillmap-${_component}.cmake)
     stillmap_install_headers(${_headers})
-  endif()
-  if(STILLMAP_BUILD_TESTS)
-    stillmap_headers_alone(${_target}_headers_alone ${_target} ${_headers})
   endif()
 endfunction()
 

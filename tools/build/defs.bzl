@@ -2,7 +2,7 @@
 
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library")
 load("//tools/build:batches.bzl", "batched")
-load("//tools/build:modules.bzl", "STILLMAP_MODULES")
+load("//tools/build:modules.bzl", "STILLMAP_INTERNAL_FOLDERS", "STILLMAP_MODULES")
 load("//tools/build:profiles.bzl", "HOSTCUDA_PROFILES")
 
 STILLMAP_COPTS = [
@@ -114,12 +114,8 @@ def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILE
             tags = ["exclusive", "gpu", "local", "no-threads"],
         )
 
-def header_alone_checks(name, headers, deps):
-    """Compiles each header by itself: a source file with one #include.
-
-    Headers with a source of the same name need none: it includes them first, which
-    tools/check/includes.py checks.
-    """
+def _header_alone_checks(name, headers, deps):
+    """Compiles each header by itself: a source file with one #include."""
     sources = []
     for label, include in headers.items():
         target = "%s_%s" % (name, label.replace("/", "_").replace(".", "_"))
@@ -163,12 +159,16 @@ def stillmap_library(name, deps = [], linkopts = ["-pthread"], exclude = []):
         strip_include_prefix = "",
         deps = deps + ["//" + module for module in STILLMAP_MODULES[folder]],
     )
-    header_alone_checks(
+
+    # The internal ones. Those with a source of the same name need no check: it includes them first, which
+    # tools/check/includes.py checks. Installed headers are compiled alone by tests/system/install.
+    _header_alone_checks(
         name = "headers_alone",
         headers = {
             header: "stillmap/%s/%s" % (folder, header)
             for header in headers
-            if header[:-len(".h")] + ".cpp" not in sources
+            if header[:-len(".h")] + ".cpp" not in sources and
+               [part for part in header.split("/")[:-1] if part in STILLMAP_INTERNAL_FOLDERS]
         },
         deps = [":" + name],
     )
