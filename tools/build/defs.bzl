@@ -59,7 +59,7 @@ driver_test = rule(
     doc = "Runs a GoogleTest program on one driver: hostcuda as one profile, or the machine's.",
 )
 
-def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILES, plain = False, cuda = False, size = "medium", tsan = ["h200"]):
+def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILES, plain = False, cuda = False, size = "medium", tsan = ["h200"], shards = 1):
     """One program of one kind of test, and a Bazel test for each driver it runs on.
 
     Args:
@@ -72,6 +72,7 @@ def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILE
         program goes into the bundle of tools/gpu/bundle.
       cuda: also on the machine's own driver, as <name>_cuda.
       size: Bazel's test size.
+      shards: processes among which the cases of a run are divided.
       tsan: the profiles that are worth a run under ThreadSanitizer. None where nothing but one
         thread is tested, or where the threads are those that another kind tests.
     """
@@ -92,6 +93,7 @@ def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILE
             name = "%s_%s" % (name, profile.replace(":", "_").replace("-", "_")),
             binary = ":" + program,
             profile = profile,
+            shard_count = shards,
             size = size,
             tags = ["profile-" + profile, "kind-" + name] +  # ./test --profile, --without
                    ([] if profile in tsan else ["no-threads"]),  # ./test --tsan
@@ -101,6 +103,7 @@ def stillmap_tests(name, srcs, deps = [], data = [], profiles = HOSTCUDA_PROFILE
             name = name + "_plain",
             binary = ":" + program,
             driver = "plain",
+            shard_count = shards,
             size = size,
             tags = ["kind-" + name, "plain", "no-threads"],
         )
