@@ -14,8 +14,8 @@ namespace {
 
 using text::print;
 
-constexpr double outer_margin = 32, left = 104, width = 1000,
-                 plot_width = width - left - outer_margin;
+constexpr double outer_margin = 32, left_margin = 104, width = 1000,
+                 plot_width = width - left_margin - outer_margin;
 constexpr double plot_height = 340, legend_pitch = 22;
 constexpr std::size_t colours = 6;
 
@@ -71,8 +71,8 @@ class timeline_canvas : svg_writer {
     if (longest != nullptr) live_area(*longest);
     for (std::size_t i = 0; i < p_.curves.size(); ++i) curve(p_.curves[i], i);
     if (limited) {
-      line(left, y_of(p_.capacity), left + plot_width, y_of(p_.capacity), "limit");
-      write(left + plot_width, y_of(p_.capacity) - 6, "capacity " + format_bytes(p_.capacity),
+      line(left_margin, y_of(p_.capacity), left_margin + plot_width, y_of(p_.capacity), "limit");
+      write(left_margin + plot_width, y_of(p_.capacity) - 6, "capacity " + format_bytes(p_.capacity),
             "bad", "end");
     }
     const double bottom = legend(longest);
@@ -81,7 +81,7 @@ class timeline_canvas : svg_writer {
 
  private:
   double x_of(std::uint64_t requests) const {
-    return left + plot_width * static_cast<double>(requests) /
+    return left_margin + plot_width * static_cast<double>(requests) /
                       static_cast<double>(std::max<std::uint64_t>(requests_, 1));
   }
   double y_of(std::uint64_t bytes) const {
@@ -96,11 +96,11 @@ class timeline_canvas : svg_writer {
   void grid() {
     const std::uint64_t step = grid_step(std::max<std::uint64_t>(top_, 1));
     for (std::uint64_t bytes = 0; bytes <= top_; bytes += step) {
-      line(left, y_of(bytes), left + plot_width, y_of(bytes), "grid");
-      write(left - 10, y_of(bytes) + 4, format_bytes(bytes), "soft", "end");
+      line(left_margin, y_of(bytes), left_margin + plot_width, y_of(bytes), "grid");
+      write(left_margin - 10, y_of(bytes) + 4, format_bytes(bytes), "soft", "end");
     }
-    write(left, plot_ + plot_height + 20, "0", "soft");
-    write(left + plot_width, plot_ + plot_height + 20, format_count(requests_) + " requests",
+    write(left_margin, plot_ + plot_height + 20, "0", "soft");
+    write(left_margin + plot_width, plot_ + plot_height + 20, format_count(requests_) + " requests",
           "soft", "end");
   }
 
@@ -120,7 +120,7 @@ class timeline_canvas : svg_writer {
     begin_group("allocated by the program, at most " +
                 format_bytes(most(c, &timeline_point::live)));
     body += "<path class=\"live\" d=\"" + steps(c, &timeline_point::live);
-    print(body, "V%.1f H%.1f Z\"/>\n", y_of(0), left);
+    print(body, "V%.1f H%.1f Z\"/>\n", y_of(0), left_margin);
     end_group();
   }
 
@@ -140,8 +140,8 @@ class timeline_canvas : svg_writer {
   double legend(const timeline_curve *longest) {
     double y = plot_ + plot_height + 52;
     if (longest != nullptr) {
-      box(left, y - 11, 22, 13, "live");
-      write(left + 34, y,
+      box(left_margin, y - 11, 22, 13, "live");
+      write(left_margin + 34, y,
             "allocated by the program, at most " +
                 format_bytes(most(*longest, &timeline_point::live)));
       y += legend_pitch;
@@ -149,12 +149,12 @@ class timeline_canvas : svg_writer {
     for (std::size_t i = 0; i < p_.curves.size(); ++i) {
       const timeline_curve &c = p_.curves[i];
       const std::string css = "curve c" + std::to_string(i % colours);
-      line(left, y - 4, left + 22, y - 4, css.c_str());
+      line(left_margin, y - 4, left_margin + 22, y - 4, css.c_str());
       const std::string text =
           c.title + " held at most " + format_bytes(most(c, &timeline_point::committed));
-      write(left + 34, y, text);
+      write(left_margin + 34, y, text);
       // The width of text is estimated.
-      const double end = left + 34 + 6.9 * static_cast<double>(text.size()) + 16;
+      const double end = left_margin + 34 + 6.9 * static_cast<double>(text.size()) + 16;
       if (c.oom) write(end, y, "ran out of memory", "bad");
       y += legend_pitch;
     }

@@ -28,7 +28,7 @@ class tensor_map : public machine_test {
                                   CU_TENSOR_MAP_L2_PROMOTION_L2_128B, a.fill);
   }
 
-  alignas(64) CUtensorMap map_{};
+  CUtensorMap map_{};
 };
 
 // Regression: vLLM's attention kernels printed an error for each of their maps.

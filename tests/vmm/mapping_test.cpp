@@ -56,7 +56,8 @@ TEST_F(by_hand, physical_memory_is_counted_and_given_back) {
     EXPECT_EQ(dev().space().stats().physical.bytes(), 3 * page());
     physical_memory other = std::move(*made);
     EXPECT_EQ(made->handle(), physical_handle::none);  // NOLINT: moved from, on purpose
-    other = std::move(other);
+    physical_memory &same = other;
+    other = std::move(same);
     EXPECT_EQ(dev().space().stats().physical.bytes(), 3 * page());
   }
   EXPECT_EQ(dev().space().stats().physical.bytes(), 0u);
@@ -328,7 +329,8 @@ TEST_F(by_hand, mappings_move_and_outlive_their_reservation) {
   put(dev(), m.range().begin, pattern(page(), 1));
   m = std::move(*second);
   EXPECT_EQ(dev().space().stats().live_mappings, 1u);
-  m = std::move(m);
+  mapping &same = m;
+  m = std::move(same);
   EXPECT_FALSE(m.range().empty());
 }
 

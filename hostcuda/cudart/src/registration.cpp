@@ -229,7 +229,7 @@ CUDART_EXPORT(char) __cudaInitModule(void **handle) {
   for (auto &[host, v] : all.variables) {
     device_variable unused;
     if (v.image == image && v.managed != nullptr &&
-        enter([&] { return locate_variable(v, &unused); }) != cudaSuccess)
+        enter([&, &v = v] { return locate_variable(v, &unused); }) != cudaSuccess)
       done = 0;
   }
   return done;
