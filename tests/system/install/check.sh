@@ -127,9 +127,12 @@ with_components() {
   says 'image needs OpenSSL'
 }
 
+# Several sources in one compilation, as the project around it asks for: each alone is compiled by .ci/run's
+# step cmake.
 with_fetch_content() {
   export STILLMAP_DRIVER=host STILLMAP_HOSTCUDA=$hostcuda
-  configure -S "$here/fetch_consumer" -B "$work/fetch" -DSTILLMAP_SOURCE="$root" -DCMAKE_CXX_COMPILER=g++ &&
+  configure -S "$here/fetch_consumer" -B "$work/fetch" -DSTILLMAP_SOURCE="$root" -DCMAKE_CXX_COMPILER=g++ \
+    -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 &&
     cmake --build "$work/fetch" &&
     ctest --test-dir "$work/fetch" --output-on-failure &&
     cmake --install "$work/fetch" --prefix "$work/fetched" || return 1
@@ -139,7 +142,8 @@ with_fetch_content() {
 # The core alone, where there is no other dependency to be had, several sources in one compilation.
 core_alone() {
   export STILLMAP_DRIVER=host STILLMAP_HOSTCUDA=$hostcuda
-  configure -S "$root" -B "$work/core" -DSTILLMAP_COMPONENTS=vmm -DSTILLMAP_BUILD_HOSTCUDA=OFF -DCMAKE_UNITY_BUILD=ON \
+  configure -S "$root" -B "$work/core" -DSTILLMAP_COMPONENTS=vmm -DSTILLMAP_BUILD_HOSTCUDA=OFF \
+    -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 \
     -DCMAKE_DISABLE_FIND_PACKAGE_OpenSSL=ON -DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON \
     -DCMAKE_CXX_COMPILER="$other" -DCMAKE_INSTALL_PREFIX="$work/core-prefix" &&
     cmake --build "$work/core" &&
