@@ -1,6 +1,7 @@
 // Events that two processes record and wait for.
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -136,6 +137,61 @@ TEST_F(ipc_event, OrdersWorkOfTwoProcesses) {
   // The other process had waited for the work here.
   EXPECT_EQ(cuMemUnmap(own, kPage), CUDA_SUCCESS);
   EXPECT_EQ(violations(), 0U);
+  other.join();
+  EXPECT_EQ(status, 0);
+}
+
+constexpr int kRounds = 600;
+
+TEST_F(ipc_event, FasterRole) {
+  if (!is_role()) return;
+  const CUevent e = open_given();
+  const CUstream s = make_stream();
+  for (int round = 0; round < kRounds; ++round) {
+    receive(fd_of("HOSTCUDA_TEST_IN"));
+    ASSERT_EQ(cuStreamWaitEvent(s, e, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuEventRecord(e, s), CUDA_SUCCESS);
+    send(fd_of("HOSTCUDA_TEST_OUT"));
+  }
+  EXPECT_EQ(cuEventSynchronize(e), CUDA_SUCCESS);
+}
+
+// Regression: the other process saw a recording before this one counted it as done. What the other
+// recorded behind it was then not known to be behind the work here.
+TEST_F(ipc_event, TheOtherProcessIsFaster) {
+  const CUevent e = make_event(kShared);
+  const CUstream s = make_stream();
+  const CUdeviceptr own = reserve(kPage);
+  const CUmemGenericAllocationHandle memory = create(kPage);
+  const two_pipes pipes;
+  std::vector<std::string> variables = pipes.variables();
+  variables.push_back(exported(e));
+  int status = -1;
+  std::thread other([&] { status = run_again("ipc_event.FasterRole", variables); });
+  std::atomic<bool> stop{false};
+  // Keeps the engine's lock from the thread that has run the recording.
+  CUcontext context = nullptr;
+  ASSERT_EQ(cuCtxGetCurrent(&context), CUDA_SUCCESS);
+  std::thread busy([&] {
+    EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    while (!stop) cuStreamQuery(s);
+  });
+  int round = 0;
+  for (; round < kRounds && violations() == 0; ++round) {
+    map(own, memory, kPage);
+    EXPECT_EQ(hostcuda_hold(s), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemsetD8Async(own, 1, 100, s), CUDA_SUCCESS);
+    EXPECT_EQ(cuEventRecord(e, s), CUDA_SUCCESS);
+    send(pipes.to_child[1]);
+    receive(pipes.to_parent[0]);
+    EXPECT_EQ(hostcuda_release(s), CUDA_SUCCESS);
+    EXPECT_EQ(cuEventSynchronize(e), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemUnmap(own, kPage), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(violations(), 0U) << "in round " << round;
+  for (; round < kRounds; ++round) send(pipes.to_child[1]);
+  stop = true;
+  busy.join();
   other.join();
   EXPECT_EQ(status, 0);
 }

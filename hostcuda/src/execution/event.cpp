@@ -24,8 +24,9 @@ std::uint64_t event::recorded_elsewhere() const {
 vector_clock precedes_other_processes(bool finished) {
   auto &e = the_engine();
   std::erase_if(e.shared_recordings, [&](const std::shared_ptr<moment> &m) {
-    if (m->done()) e.before_others.join(m->clock);
-    return m->done();
+    const bool seen = m->told || m->done();
+    if (seen) e.before_others.join(m->clock);
+    return seen;
   });
   vector_clock clock = e.before_others;
   if (!finished) {
@@ -113,7 +114,9 @@ CUresult record_event(CUevent handle, CUstream stream_handle, unsigned flags) {
   if (ev->shared) at->number = ev->shared->record();
   op.after = [at, shared = ev->shared](CUresult) {
     at->when = std::chrono::steady_clock::now();
-    if (shared) shared->complete(at->number);
+    if (!shared) return;
+    at->told = true;
+    shared->complete(at->number);
   };
   const auto n = post(call.lock, s, std::move(op), nullptr, true, nullptr);
   at->line = s->line;

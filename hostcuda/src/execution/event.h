@@ -1,6 +1,7 @@
 // Events. An event refers to the position of a stream at which it was last recorded.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <vector>
@@ -19,6 +20,9 @@ struct moment {
   // Of an event that other processes share: the number of the recording. Those of graph nodes are
   // not shared, and count as the last one.
   std::uint64_t number = ~std::uint64_t{0};
+
+  // Set before other processes are told that an event they share is recorded, which is before done().
+  std::atomic<bool> told{false};
 
   bool done() const { return line->finished >= tick; }
 };
