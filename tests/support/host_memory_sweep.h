@@ -16,6 +16,7 @@
 #include <type_traits>
 
 #include "stillmap/vmm/error.h"
+#include "tests/support/effort.h"
 #include "tests/support/host_memory.h"
 #include "tests/support/hostcuda_control.h"
 
@@ -37,8 +38,9 @@ struct allocation_sweep {
   }
   // The line that ./test repeats.
   void note(const char *module, const char *more = "") const {
-    std::printf("note: host allocation sweep of %s: %zu points%s; %zu refused, %zu survived\n",
-                module, points, more, refused, survived);
+    std::printf("note: host allocation sweep of %s: %zu points%s%s; %zu refused, %zu survived\n",
+                module, points, more, sweep_stride(2) == 1 ? "" : " and one in three of these", refused,
+                survived);
   }
 };
 
@@ -79,16 +81,22 @@ class failing_allocation {
   bool happened_ = false, done_ = false;
 };
 
-// Each allocation where the run has time for all, and otherwise one of so many.
+// Each allocation where the run has time for all, and otherwise one of so many, or of three times as many
+// where a sample will do.
 inline std::uint64_t one_in(std::uint64_t n) {
-  return std::getenv("STILLMAP_MODEL_SECONDS") != nullptr ? 1 : n;
+  return std::getenv("STILLMAP_MODEL_SECONDS") != nullptr ? 1 : n * sweep_stride(3);
+}
+
+// The least number of points of a sweep that has at least so many where no sample will do.
+inline std::size_t fewest_points(std::size_t n) {
+  return n / sweep_stride(3);
 }
 
 // Calls run(failing_allocation &) for the first, second, ... allocation, until the operation makes
 // fewer, or a check has failed. With a stride, only for each so many.
 template <class Run>
 allocation_sweep fail_each_allocation(const Run &run, bool all_after = false,
-                                      std::uint64_t stride = 1) {
+                                      std::uint64_t stride = one_in(1)) {
   allocation_sweep sweep;
   for (std::uint64_t n = 0;; n += stride) {
     SCOPED_TRACE((all_after ? "all from allocation " : "allocation ") + std::to_string(n));

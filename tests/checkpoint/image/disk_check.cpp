@@ -4,6 +4,8 @@
 
 #include <cstdio>
 
+#include "tests/support/effort.h"
+
 namespace stillmap::image {
 namespace {
 
@@ -59,13 +61,16 @@ void check_on_disk(const disk_scenario &s) {
     syncs = disk.syncs();
   }
   std::size_t shown = 0, after_failures = 0;
-  for (std::size_t n = 0; n < syncs; ++n) {
+  const std::size_t stride = stillmap::testing::sweep_stride(4);
+  for (std::size_t n = 0; n < syncs; n += stride) {
     const disk_outcomes failed = each_change(s, [&](simulated_disk &d) { d.fail_sync_at(n); });
     EXPECT_EQ(failed.wrong, 0u) << "after sync " << n << " has failed";
     after_failures += failed.crashes;
     shown += each_change(s, [&](simulated_disk &d) { d.ignore_sync_at(n); }).wrong > 0;
   }
-  EXPECT_EQ(shown, syncs - s.redundant_syncs) << "of " << syncs;
+  if (stride == 1) {
+    EXPECT_EQ(shown, syncs - s.redundant_syncs) << "of " << syncs;
+  }
   std::printf(
       "note: %s on a disk that loses what was not synced: %zu crashes, %zu more after a sync "
       "failed; %zu mixtures; %zu of %zu programs without one sync caught\n",

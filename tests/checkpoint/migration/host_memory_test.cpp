@@ -308,7 +308,7 @@ TEST_F(migrating_without_host_memory, a_destination_gets_the_task_or_nothing) {
     const auto came = failing([&] { return at.receive(10s); });
     if (!came) expect_arrived(at);
   });
-  EXPECT_GT(all_.points, 15u);
+  EXPECT_GT(all_.points, stillmap::testing::fewest_points(15));
   all_.note("migration::receiver", (" of" + tried + " allocations of its threads").c_str());
 }
 
@@ -341,7 +341,7 @@ TEST_F(migrating_without_host_memory, records_are_whole) {
     const auto all = failing([&] { return list_records(directory); });
     EXPECT_TRUE(!all || (all->size() == 1 && all->front().value));
   });
-  EXPECT_GT(all_.points, 20u);
+  EXPECT_GT(all_.points, stillmap::testing::fewest_points(20));
   all_.note("migration::record");
 }
 

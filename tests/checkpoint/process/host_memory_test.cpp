@@ -64,7 +64,7 @@ TEST_F(process_without_host_memory, a_process_is_prepared_or_as_before) {
     expect_whole();
     EXPECT_EQ(before.more_now(driver()), "");
   });
-  EXPECT_GT(all.points, 100u);
+  EXPECT_GT(all.points, stillmap::testing::fewest_points(100));
   all.note("process");
 }
 
