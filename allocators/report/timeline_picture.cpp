@@ -72,8 +72,8 @@ class timeline_canvas : svg_writer {
     for (std::size_t i = 0; i < p_.curves.size(); ++i) curve(p_.curves[i], i);
     if (limited) {
       line(left_margin, y_of(p_.capacity), left_margin + plot_width, y_of(p_.capacity), "limit");
-      write(left_margin + plot_width, y_of(p_.capacity) - 6, "capacity " + format_bytes(p_.capacity),
-            "bad", "end");
+      write(left_margin + plot_width, y_of(p_.capacity) - 6,
+            "capacity " + format_bytes(p_.capacity), "bad", "end");
     }
     const double bottom = legend(longest);
     return document(p_.title, width, bottom, timeline_style);
@@ -82,7 +82,7 @@ class timeline_canvas : svg_writer {
  private:
   double x_of(std::uint64_t requests) const {
     return left_margin + plot_width * static_cast<double>(requests) /
-                      static_cast<double>(std::max<std::uint64_t>(requests_, 1));
+                             static_cast<double>(std::max<std::uint64_t>(requests_, 1));
   }
   double y_of(std::uint64_t bytes) const {
     return plot_ + plot_height * (1 - static_cast<double>(bytes) /

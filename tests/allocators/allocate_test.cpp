@@ -8,8 +8,8 @@
 #include "stillmap/vmm/page_pool.h"
 #include "tests/allocators/checked_heap.h"
 #include "tests/support/buffer_test.h"
-#include "tests/support/far_away.h"
 #include "tests/support/effort.h"
+#include "tests/support/far_away.h"
 #include "tests/support/stream_gate.h"
 
 namespace stillmap {

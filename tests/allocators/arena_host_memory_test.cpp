@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "stillmap/allocators/internal/arena.h"
-#include "tests/support/host_memory.h"
 #include "tests/support/effort.h"
+#include "tests/support/host_memory.h"
 
 namespace stillmap {
 namespace {

@@ -9,9 +9,9 @@
 #include <cstdlib>
 
 #include "tests/allocators/heap_model.h"
+#include "tests/support/effort.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/hostcuda_control.h"
-#include "tests/support/effort.h"
 
 namespace stillmap::testing {
 namespace {

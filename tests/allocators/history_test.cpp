@@ -9,8 +9,8 @@
 
 #include "tests/allocators/checked_heap.h"
 #include "tests/support/buffer_test.h"
-#include "tests/support/host_memory.h"
 #include "tests/support/effort.h"
+#include "tests/support/host_memory.h"
 
 namespace stillmap {
 namespace {

@@ -18,8 +18,8 @@
 #include "stillmap/vmm/address_space.h"
 #include "tests/allocators/checked_heap.h"
 #include "tests/support/buffer_test.h"
-#include "tests/support/op_sequence.h"
 #include "tests/support/effort.h"
+#include "tests/support/op_sequence.h"
 
 namespace stillmap {
 namespace {

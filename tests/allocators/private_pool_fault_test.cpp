@@ -9,8 +9,8 @@
 #include "tests/allocators/checked_heap.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/captured_graph.h"
-#include "tests/support/op_sequence.h"
 #include "tests/support/effort.h"
+#include "tests/support/op_sequence.h"
 
 namespace stillmap {
 namespace {

@@ -39,8 +39,8 @@ struct allocation_sweep {
   // The line that ./test repeats.
   void note(const char *module, const char *more = "") const {
     std::printf("note: host allocation sweep of %s: %zu points%s%s; %zu refused, %zu survived\n",
-                module, points, more, sweep_stride(2) == 1 ? "" : " and one in three of these", refused,
-                survived);
+                module, points, more, sweep_stride(2) == 1 ? "" : " and one in three of these",
+                refused, survived);
   }
 };
 

@@ -9,9 +9,9 @@
 
 #include "stillmap/checkpoint/handoff/handoff.h"
 #include "tests/checkpoint/handoff/processes.h"
+#include "tests/support/effort.h"
 #include "tests/support/held.h"
 #include "tests/support/sample_task.h"
-#include "tests/support/effort.h"
 
 namespace stillmap::handoff::testing {
 namespace {

@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "tests/checkpoint/migration/endpoints.h"
+#include "tests/support/effort.h"
 #include "tests/support/held.h"
 #include "tests/support/sample_task.h"
-#include "tests/support/effort.h"
 
 namespace stillmap::migration::testing {
 namespace {

@@ -11,8 +11,8 @@
 #include "stillmap/checkpoint/migration/internal/session.h"
 #include "stillmap/checkpoint/migration/internal/source_connections.h"
 #include "tests/checkpoint/migration/endpoints.h"
-#include "tests/support/sample_task.h"
 #include "tests/support/effort.h"
+#include "tests/support/sample_task.h"
 
 namespace stillmap::migration::testing {
 namespace {

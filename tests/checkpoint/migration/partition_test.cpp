@@ -9,9 +9,9 @@
 
 #include "tests/checkpoint/migration/endpoints.h"
 #include "tests/checkpoint/migration/faulty_link.h"
+#include "tests/support/effort.h"
 #include "tests/support/host_memory_sweep.h"
 #include "tests/support/sample_task.h"
-#include "tests/support/effort.h"
 
 namespace stillmap::migration::testing {
 namespace {

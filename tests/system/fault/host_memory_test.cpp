@@ -6,8 +6,8 @@
 #include <new>
 #include <string_view>
 
-#include "tests/support/host_memory.h"
 #include "tests/support/effort.h"
+#include "tests/support/host_memory.h"
 #include "tests/system/fault/fixture.h"
 
 namespace stillmap::testing {

@@ -1,6 +1,5 @@
 #include "tools/stillmap/map/scenario.h"
 
-#include <cuda.h>
 #include <fmt/format.h>
 
 #include <chrono>
@@ -26,7 +25,7 @@ outcome<void> done(const operation &op, const status &s) {
 }
 
 // Ends when release_work() is called. Runs on a thread of the driver.
-void CUDA_CB wait_until_open(void *gate) {
+void wait_until_open(void *gate) {
   while (!static_cast<std::atomic<bool> *>(gate)->load(std::memory_order_acquire)) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
@@ -82,10 +81,14 @@ outcome<void> scenario::hold(const operation &op) {
   const context_guard guard(drv, device_.context());
   if (!gate_) gate_ = std::make_unique<std::atomic<bool>>();
   gate_->store(false);
-  const auto launch = reinterpret_cast<decltype(&cuLaunchHostFunc)>(drv.symbol("cuLaunchHostFunc"));
-  const CUresult r = launch != nullptr ? launch(stream_.get(), wait_until_open, gate_.get())
-                                       : CUDA_ERROR_NOT_SUPPORTED;
-  if (r != CUDA_SUCCESS) {
+  using host_function = void (*)(void *);
+  const auto launch = reinterpret_cast<int (*)(stream_handle, host_function, void *)>(
+      drv.symbol("cuLaunchHostFunc"));
+  if (launch == nullptr) {
+    return failed(
+        op, make_error(errc::not_supported, "cuLaunchHostFunc", "the driver has none").value());
+  }
+  if (const int r = launch(stream_.get(), wait_until_open, gate_.get()); r != 0) {
     return failed(op, error{std::error_code(r, cuda_category()), "cuLaunchHostFunc",
                             "the stream cannot be held"});
   }

@@ -40,7 +40,7 @@ class scenario {
   device device_;
   std::uint64_t reserve_;
   stream stream_;
-  std::optional<fence> busy_;  // after hold(): released pages wait for this fence
+  std::optional<fence> busy_;                // after hold(): released pages wait for this fence
   std::unique_ptr<std::atomic<bool>> gate_;  // what the host function of hold() reads
   std::map<std::string, growable_buffer> buffers_;
 };
