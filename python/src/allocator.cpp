@@ -52,7 +52,8 @@ python_allocator::python_allocator(int ordinal, const std::string &tag,
     if (PyCallable_Check(on_out_of_memory.ptr()) == 0) {
       throw nb::type_error("on_out_of_memory is not callable");
     }
-    callback_ = std::make_shared<out_of_memory_callback>(std::move(on_out_of_memory));
+    callback_ = std::make_shared<out_of_memory_callback>(
+        out_of_memory_callback{std::move(on_out_of_memory)});
     options.on_out_of_memory = [callback = callback_](std::size_t bytes) {
       return (*callback)(bytes);
     };

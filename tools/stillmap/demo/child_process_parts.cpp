@@ -20,11 +20,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr device_address head{task_begins_at};
+constexpr device_address first_block{task_begins_at};
 constexpr std::chrono::milliseconds timeout = 60s;
 
 outcome<task_check> check_and_report(const device &d) {
-  STILLMAP_ASSIGN_OR_RETURN(const auto seen, check_task(d, head));
+  STILLMAP_ASSIGN_OR_RETURN(const auto seen, check_task(d, first_block));
   print_line(line_of(seen));
   return seen;
 }
@@ -56,7 +56,7 @@ outcome<exit_status> receive_and_migrate(const demo_folder &in, const device &d)
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto credentials, in.credentials("second", "third"));
   STILLMAP_ASSIGN_OR_RETURN(const auto to, migration::create_tls_transport(where, credentials));
-  STILLMAP_ASSIGN_OR_RETURN(auto work, running_task::start(d, head, seen.cells));
+  STILLMAP_ASSIGN_OR_RETURN(auto work, running_task::start(d, first_block, seen.cells));
   outcome<std::uint64_t> writes = std::uint64_t{0};
   migration::send_options options;
   options.records = in.at("second.records");
