@@ -76,36 +76,35 @@ outcome<void> scenario::add(const operation &op, const std::string &name,
 
 // Holds the stream with a host function, so that pages released from here on wait for a fence.
 outcome<void> scenario::hold(const operation &op) {
-  if (busy_) return {};
+  if (gate_) return {};
   const driver &drv = device_.driver();
   const context_guard guard(drv, device_.context());
-  if (!gate_) gate_ = std::make_unique<std::atomic<bool>>();
-  gate_->store(false);
+  gate_ = std::make_unique<std::atomic<bool>>(false);
   using host_function = void (*)(void *);
   const auto launch = reinterpret_cast<int (*)(stream_handle, host_function, void *)>(
       drv.symbol("cuLaunchHostFunc"));
   if (launch == nullptr) {
+    gate_.reset();
     return failed(
         op, make_error(errc::not_supported, "cuLaunchHostFunc", "the driver has none").value());
   }
   if (const int r = launch(stream_.get(), wait_until_open, gate_.get()); r != 0) {
+    gate_.reset();
     return failed(op, error{std::error_code(r, cuda_category()), "cuLaunchHostFunc",
                             "the stream cannot be held"});
   }
   auto busy = fence::after(device_, stream_);
-  if (!busy) {
-    gate_->store(true);
-    return failed(op, busy.error());
-  }
+  if (!busy) return failed(op, busy.error());
   busy_ = std::move(*busy);
   return {};
 }
 
 // Lets the work of hold() end, and waits until it has.
 status scenario::release_work() {
-  if (!busy_) return {};
+  if (!gate_) return {};
   gate_->store(true, std::memory_order_release);
-  STILLMAP_RETURN_IF_ERROR(busy_->wait());
+  STILLMAP_RETURN_IF_ERROR(stream_.synchronize());
+  gate_.reset();
   busy_.reset();
   return {};
 }
