@@ -384,9 +384,9 @@ void page_file::share() {
 }
 
 // Tests make thousands of machines, and a page costs a millisecond each time that the host provides it.
-bool page_file::keep_lowest_locked() {
+bool page_file::keep_lowest_locked(std::size_t most) {
   if (view_ == nullptr || shared_) return false;
-  const std::size_t kept = std::min({end_, kKeptAtReset, view_bytes_});
+  const std::size_t kept = std::min({end_, most, view_bytes_});
   if (ftruncate(fd_, static_cast<off_t>(kept)) != 0) return false;
   end_ = length_ = kept;
   clean_.clear();
@@ -405,9 +405,9 @@ bool page_file::keep_lowest_locked() {
   return true;
 }
 
-void page_file::reset(bool keep) {
+void page_file::reset(std::size_t keep) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (keep && keep_lowest_locked()) return;
+  if (keep != 0 && keep_lowest_locked(keep)) return;
   if (view_ != nullptr) release_range(view_, view_bytes_);
   view_ = nullptr;
   view_bytes_ = 0;
@@ -426,7 +426,7 @@ page_file &pages_of(int location) {
   return files[location];
 }
 
-void reset_pages(bool keep) {
+void reset_pages(std::size_t keep) {
   finish_later();
   for (int i = 0; i <= kMaxDevices; ++i) pages_of(i).reset(keep);
 }

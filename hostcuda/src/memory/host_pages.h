@@ -107,9 +107,8 @@ class page_file {
   void drop_kept();
   // Another process may map this file: no later machine gets its pages.
   void share();
-  // Releases everything, for a new machine; with `keep`, all but the lowest kKeptAtReset bytes.
-  // Requires: no page is mapped.
-  void reset(bool keep);
+  // Releases all but the lowest `keep` bytes, for a new machine. Requires: no page is mapped.
+  void reset(std::size_t keep);
 
  private:
   int open_locked();
@@ -118,7 +117,7 @@ class page_file {
   bool take_fresh_locked(std::size_t bytes, extent *out);
   void release_to_host(int fd, offset_ranges::range what);
   void clear_kept();
-  bool keep_lowest_locked();
+  bool keep_lowest_locked(std::size_t most);
 
   std::mutex mutex_;
   int fd_ = -1;
@@ -135,7 +134,7 @@ class page_file {
 
 // The page file of a device, or of the host (kHostLocation).
 page_file &pages_of(int location);
-// For a new machine. With `keep`, whose pages are resident as this one's are, some of them stay.
-void reset_pages(bool keep);
+// For a new machine. Of each device `keep` bytes stay resident: 0 unless they are so on both machines.
+void reset_pages(std::size_t keep);
 
 }  // namespace hostcuda

@@ -1,6 +1,7 @@
 // Releases the memory of a destroyed context, and of the machine at a reset.
 #include <unistd.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "hostcuda/src/host_limits.h"
@@ -39,7 +40,8 @@ void reset_memory(const settings &next) {
   reset_blocks();
   reset_host_memory();
   const settings &now = current_settings();
-  reset_pages(now.backed && !now.lazy && next.backed && !next.lazy);
+  const bool resident = now.backed && !now.lazy && next.backed && !next.lazy;
+  reset_pages(resident ? std::min(kKeptAtReset, next.keep) : 0);
   for (int i = 0; i <= kMaxDevices; ++i) b.used[i] = b.occupied[i] = 0;
   b.peak = 0;
   b.vmm_allocations = 0;
