@@ -27,6 +27,13 @@ namespace stillmap::testing {
   if (stillmap::testing::hostcuda_control::config().rfind("profile=h200", 0) != 0) \
   GTEST_SKIP() << "the allocations are the same on every profile: one is enough"
 
+inline bool has_time_for_all() {
+  return std::getenv("STILLMAP_MODEL_SECONDS") != nullptr;
+}
+inline std::uint64_t sample() {
+  return has_time_for_all() ? 1 : sweep_stride(3);
+}
+
 struct allocation_sweep {
   std::size_t points = 0, refused = 0, survived = 0;
 
@@ -39,8 +46,8 @@ struct allocation_sweep {
   // The line that ./test repeats.
   void note(const char *module, const char *more = "") const {
     std::printf("note: host allocation sweep of %s: %zu points%s%s; %zu refused, %zu survived\n",
-                module, points, more, sweep_stride(2) == 1 ? "" : " and one in three of these",
-                refused, survived);
+                module, points, more, sample() == 1 ? "" : " and one in three of these", refused,
+                survived);
   }
 };
 
@@ -84,12 +91,12 @@ class failing_allocation {
 // Each allocation where the run has time for all, and otherwise one of so many, or of three times as many
 // where a sample will do.
 inline std::uint64_t one_in(std::uint64_t n) {
-  return std::getenv("STILLMAP_MODEL_SECONDS") != nullptr ? 1 : n * sweep_stride(3);
+  return has_time_for_all() ? 1 : n * sample();
 }
 
 // The least number of points of a sweep that has at least so many where no sample will do.
 inline std::size_t fewest_points(std::size_t n) {
-  return n / sweep_stride(3);
+  return n / sample();
 }
 
 // Calls run(failing_allocation &) for the first, second, ... allocation, until the operation makes
