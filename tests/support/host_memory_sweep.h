@@ -30,7 +30,7 @@ namespace stillmap::testing {
 inline bool has_time_for_all() {
   return std::getenv("STILLMAP_MODEL_SECONDS") != nullptr;
 }
-inline std::uint64_t sample() {
+inline std::uint64_t sample_stride() {
   return has_time_for_all() ? 1 : sweep_stride(3);
 }
 
@@ -46,8 +46,8 @@ struct allocation_sweep {
   // The line that ./test repeats.
   void note(const char *module, const char *more = "") const {
     std::printf("note: host allocation sweep of %s: %zu points%s%s; %zu refused, %zu survived\n",
-                module, points, more, sample() == 1 ? "" : " and one in three of these", refused,
-                survived);
+                module, points, more, sample_stride() == 1 ? "" : " and one in three of these",
+                refused, survived);
   }
 };
 
@@ -91,12 +91,12 @@ class failing_allocation {
 // Each allocation where the run has time for all, and otherwise one of so many, or of three times as many
 // where a sample will do.
 inline std::uint64_t one_in(std::uint64_t n) {
-  return has_time_for_all() ? 1 : n * sample();
+  return has_time_for_all() ? 1 : n * sample_stride();
 }
 
 // The least number of points of a sweep that has at least so many where no sample will do.
 inline std::size_t fewest_points(std::size_t n) {
-  return n / sample();
+  return n / sample_stride();
 }
 
 // Calls run(failing_allocation &) for the first, second, ... allocation, until the operation makes
