@@ -207,6 +207,15 @@ size_t stillmap_stats(int device, char *json, size_t room) {
   return length > 0 ? static_cast<size_t>(length) : 0;
 }
 
+const char *stillmap_hooks() {
+  return "set_record_stream_fn stillmap_record_stream\n"
+         "set_reset_fn stillmap_empty_cache\n"
+         "set_memory_fraction_fn stillmap_set_memory_fraction\n"
+         "set_begin_allocate_to_pool stillmap_begin_allocate_to_pool\n"
+         "set_end_allocate_to_pool_fn stillmap_end_allocate_to_pool\n"
+         "set_release_pool stillmap_release_pool\n";
+}
+
 const char *stillmap_last_error() {
   return last_error_text();
 }

@@ -47,6 +47,10 @@ STILLMAP_TORCH_API void *stillmap_try_malloc(ssize_t size, int device, struct CU
 STILLMAP_TORCH_API void stillmap_free(void *block, ssize_t size, int device,
                                       struct CUstream_st *stream);
 
+/* The functions below that PyTorch can be given besides malloc and free: a line for each, with the
+ * method of PyTorch's allocator object, a space, and the name of our function. Static text. */
+STILLMAP_TORCH_API const char *stillmap_hooks(void);
+
 /* For set_record_stream_fn: Tensor.record_stream. */
 STILLMAP_TORCH_API void stillmap_record_stream(void *block, struct CUstream_st *stream);
 

@@ -9,16 +9,6 @@ import torch
 
 import stillmap
 
-# Functions that PyTorch can be given besides malloc and free: the method of its allocator object, and ours.
-HOOKS = {
-    "set_record_stream_fn": "stillmap_record_stream",
-    "set_reset_fn": "stillmap_empty_cache",
-    "set_memory_fraction_fn": "stillmap_set_memory_fraction",
-    "set_begin_allocate_to_pool": "stillmap_begin_allocate_to_pool",
-    "set_end_allocate_to_pool_fn": "stillmap_end_allocate_to_pool",
-    "set_release_pool": "stillmap_release_pool",
-}
-
 
 def allocator_of(allocate: int, free: int) -> Any:
     """PyTorch's allocator object for two C functions. It lives for ever: memory pools, and tensors that are freed
@@ -31,8 +21,10 @@ def allocator_of(allocate: int, free: int) -> Any:
 def connect(allocator: Any) -> list[str]:
     """Gives the allocator object our optional functions. Returns the hooks that this PyTorch does not have."""
     library = ctypes.CDLL(stillmap.plugin_path())
+    library.stillmap_hooks.restype = ctypes.c_char_p
     missing = []
-    for hook, name in HOOKS.items():
+    for line in library.stillmap_hooks().decode().splitlines():
+        hook, name = line.split()
         setter = getattr(allocator, hook, None)
         if setter is None:
             missing.append(hook)

@@ -1,5 +1,6 @@
 // libstillmap_torch.so in a process that forks, that ends, and whose driver is unloaded; and the
 // symbols that it exports.
+#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -55,9 +56,30 @@ TEST_F(torch_lifetime, exports_its_c_functions_and_nothing_else) {
   std::sort(names.begin(), names.end());
   EXPECT_EQ(names, (std::vector<std::string>{
                        "stillmap_begin_allocate_to_pool", "stillmap_empty_cache",
-                       "stillmap_end_allocate_to_pool", "stillmap_free", "stillmap_last_error",
-                       "stillmap_malloc", "stillmap_record_stream", "stillmap_release_pool",
-                       "stillmap_set_memory_fraction", "stillmap_stats", "stillmap_try_malloc"}));
+                       "stillmap_end_allocate_to_pool", "stillmap_free", "stillmap_hooks",
+                       "stillmap_last_error", "stillmap_malloc", "stillmap_record_stream",
+                       "stillmap_release_pool", "stillmap_set_memory_fraction", "stillmap_stats",
+                       "stillmap_try_malloc"}));
+}
+
+TEST_F(torch_lifetime, each_hook_names_an_exported_function) {
+  const auto scenario = [] {
+    const plugin p = load_plugin();
+    void *const library = dlopen(plugin_path().c_str(), RTLD_NOW | RTLD_LOCAL);
+    std::istringstream lines(p.hooks());
+    std::vector<std::string> setters;
+    for (std::string setter, name; lines >> setter >> name;) {
+      MUST(dlsym(library, name.c_str()) != nullptr, name);
+      setters.push_back(setter);
+    }
+    // The methods of PyTorch 2.8 to 2.15.
+    MUST(
+        setters == (std::vector<std::string>{"set_record_stream_fn", "set_reset_fn",
+                                             "set_memory_fraction_fn", "set_begin_allocate_to_pool",
+                                             "set_end_allocate_to_pool_fn", "set_release_pool"}),
+        p.hooks());
+  };
+  IN_OWN_PROCESS(scenario, "");
 }
 
 TEST_F(torch_lifetime, a_missing_driver_is_refused_in_words) {

@@ -57,6 +57,7 @@ plugin load_plugin() {
   find(library, "stillmap_set_memory_fraction", p.set_memory_fraction);
   find(library, "stillmap_stats", p.stats);
   find(library, "stillmap_last_error", p.last_error);
+  find(library, "stillmap_hooks", p.hooks);
   find(library, "stillmap_begin_allocate_to_pool", p.begin_pool);
   find(library, "stillmap_end_allocate_to_pool", p.end_pool);
   find(library, "stillmap_release_pool", p.release_pool);

@@ -25,6 +25,7 @@ struct plugin {
   void (*set_memory_fraction)(double, int) = nullptr;
   std::size_t (*stats)(int, char *, std::size_t) = nullptr;
   const char *(*last_error)() = nullptr;
+  const char *(*hooks)() = nullptr;
   using pool_id = std::pair<unsigned long long, unsigned long long>;
   void (*begin_pool)(int, pool_id, std::function<bool(stream_handle)>) = nullptr;
   void (*end_pool)(int, pool_id) = nullptr;

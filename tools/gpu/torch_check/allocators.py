@@ -11,15 +11,6 @@ SETTINGS = {
     "async": "backend:cudaMallocAsync",
     STILLMAP: None,
 }
-HOOKS = {
-    "set_record_stream_fn": "stillmap_record_stream",
-    "set_reset_fn": "stillmap_empty_cache",
-    "set_memory_fraction_fn": "stillmap_set_memory_fraction",
-    "set_begin_allocate_to_pool": "stillmap_begin_allocate_to_pool",
-    "set_end_allocate_to_pool_fn": "stillmap_end_allocate_to_pool",
-    "set_release_pool": "stillmap_release_pool",
-}
-
 
 def names(device):
     """All of them; the processor's memory has but one."""
@@ -43,7 +34,9 @@ def connect(torch, library):
     hooks that this PyTorch has."""
     heap = torch.cuda.memory.CUDAPluggableAllocator(library, "stillmap_malloc", "stillmap_free")
     functions, plug, connected = ctypes.CDLL(library), heap.allocator(), []
-    for hook, function in HOOKS.items():
+    functions.stillmap_hooks.restype = ctypes.c_char_p
+    for line in functions.stillmap_hooks().decode().splitlines():
+        hook, function = line.split()
         if hasattr(plug, hook):
             getattr(plug, hook)(ctypes.cast(getattr(functions, function), ctypes.c_void_p).value)
             connected.append(hook)

@@ -110,11 +110,9 @@ def use_stillmap(torch):
     torch.cuda.memory.change_current_allocator(heap)
     library = ctypes.CDLL(STILLMAP)
     plug = heap.allocator()
-    for setter, name in (("set_record_stream_fn", "stillmap_record_stream"), ("set_reset_fn", "stillmap_empty_cache"),
-                         ("set_memory_fraction_fn", "stillmap_set_memory_fraction"),
-                         ("set_begin_allocate_to_pool", "stillmap_begin_allocate_to_pool"),
-                         ("set_end_allocate_to_pool_fn", "stillmap_end_allocate_to_pool"),
-                         ("set_release_pool", "stillmap_release_pool")):
+    library.stillmap_hooks.restype = ctypes.c_char_p
+    for line in library.stillmap_hooks().decode().splitlines():
+        setter, name = line.split()
         if hasattr(plug, setter):
             getattr(plug, setter)(ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
 
