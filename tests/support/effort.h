@@ -16,13 +16,12 @@ inline std::string_view sanitizer() {
 }
 
 // Whether hostcuda is a machine on which the driver can do, and a failed call is undone, as on h200: its
-// size, further devices, what the system refuses and, in the runs named plain, the want of test switches
-// change neither.
+// size, further devices and what the system refuses change neither.
 inline bool repeats_a_profile() {
   const char *const config = std::getenv("HOSTCUDA");
   const std::string_view machine = config != nullptr ? config : "";
   return machine == "profile=a100" || machine == "profile=multi:2" || machine == "profile=wsl2" ||
-         machine == "profile=mig" || machine == "profile=h200,memory=8G";
+         machine == "profile=mig";
 }
 
 // One of so many points of a sweep is tried: all, or one of `sample`.
