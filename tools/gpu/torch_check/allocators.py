@@ -12,6 +12,7 @@ SETTINGS = {
     STILLMAP: None,
 }
 
+
 def names(device):
     """All of them; the processor's memory has but one."""
     return list(SETTINGS) if device == "cuda" else ["default"]
