@@ -4,11 +4,11 @@ file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/../tools/build/profiles.bzl" STILLMAP_HO
 list(TRANSFORM STILLMAP_HOSTCUDA_PROFILES REPLACE "^ *\"([^\"]+)\",$" "\\1")
 
 # One program of one kind of test, and a ctest entry for each driver it runs on.
-#   stillmap_tests(KIND [CUDA] [FOLDERS folders...] [SOURCES files...] [PROFILES names...] [DEPS libraries...])
-# Its sources are all of FOLDERS (default: KIND), folders below them included, and SOURCES. It runs on
-# all profiles of hostcuda unless PROFILES names some.
+#   stillmap_tests(KIND [CUDA] [FOLDERS folders...] [EXCLUDE files...] [SOURCES files...] [PROFILES names...] [DEPS libraries...])
+# Its sources are all of FOLDERS (default: KIND), folders below them included, but EXCLUDE, and SOURCES. It
+# runs on all profiles of hostcuda unless PROFILES names some.
 function(stillmap_tests kind)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "CUDA" "" "FOLDERS;SOURCES;PROFILES;DEPS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "CUDA" "" "FOLDERS;EXCLUDE;SOURCES;PROFILES;DEPS")
   if(NOT arg_FOLDERS)
     set(arg_FOLDERS ${kind})
   endif()
@@ -19,9 +19,10 @@ function(stillmap_tests kind)
   list(TRANSFORM patterns PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
   list(TRANSFORM patterns APPEND "/*.cpp")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${patterns})
-  get_target_property(shared stillmap_test_checkpoint_support SOURCES)
-  list(TRANSFORM shared PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
-  list(REMOVE_ITEM sources ${shared})
+  get_target_property(excluded stillmap_test_checkpoint_support SOURCES)
+  list(APPEND excluded ${arg_EXCLUDE})
+  list(TRANSFORM excluded PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  list(REMOVE_ITEM sources ${excluded})
   if(kind STREQUAL "allocators")  # its sub-folders with a library of their own are kinds of their own
     list(FILTER sources EXCLUDE REGEX "/allocators/(cccl|replay|torch)/")
   endif()
