@@ -257,6 +257,12 @@ class Sessions(TestCase):
         self.assertIn("limit", stillmap.last_error())
         session.run(None, {"x": numpy.zeros((10, 512), numpy.float32)})
 
+    def test_a_stream_of_the_users_is_refused(self):
+        options = {**self.memory().provider_options(), "user_compute_stream": "4096"}
+        with self.assertRaises(Exception) as raised:
+            onnxruntime.InferenceSession(perceptron(self), providers=[(CUDA, options)], enable_fallback=0)
+        self.assertIn("has_user_compute_stream", f"{raised.exception} {raised.exception.__cause__}")
+
     def test_exit_with_a_live_session(self):
         path = perceptron(self)
         self.run_python(f"""
