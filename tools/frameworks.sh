@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs the tests of the Python package inside of unmodified frameworks, on hostcuda.
+# Runs the tests and examples of the Python package inside of unmodified frameworks, on hostcuda.
 #   tools/frameworks.sh [--wheel FILE] [torch|vllm|numba|...|all]...      default: torch
 #     --wheel FILE   the package's wheel, in place of building it
 # Each framework gets a virtual environment in .cache/frameworks/; the downloads are large (PyTorch's CUDA wheel
@@ -62,18 +62,26 @@ fi
 
 status=0 results=()
 for name in "${frameworks[@]}"; do
-  venv=.cache/frameworks/$name
+  venv=$STILLMAP_ROOT/.cache/frameworks/$name
   "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel"
-  for test in ${tests[$name]:-${name}_test.py}; do
-    say "$name: $test"
+  programs=()
+  for test in ${tests[$name]:-${name}_test.py}; do programs+=("tests/frameworks/$test"); done
+  for example in python/examples/frameworks/"${name%_2_8}"_*.py; do
+    # CuPy brings a CUDA runtime that does not start on hostcuda.
+    [[ $name == cupy || ! -e $example ]] || programs+=("${example#python/}")
+  done
+  for program in "${programs[@]}"; do
+    say "$name: $program"
     outcome=passed
+    rm -rf out/frameworks/here
+    mkdir -p out/frameworks/here
     (
-      cd "$venv" # so that nothing of the repository is imported
-      PYTHONPATH="$STILLMAP_ROOT/out/wheel/source" bin/python -c \
+      cd out/frameworks/here # so that nothing of the repository is imported, and for what examples write
+      PYTHONPATH="$STILLMAP_ROOT/out/wheel/source" "$venv/bin/python" -c \
         'import sys; from stillmap_hostcuda import launcher; sys.exit(launcher.main())' run --kernels skip --config memory=4G -- \
-        bin/python "$STILLMAP_ROOT/python/tests/frameworks/$test"
+        "$venv/bin/python" "$STILLMAP_ROOT/python/$program"
     ) || outcome=FAILED status=1
-    results+=("$(printf '%-12s %-22s %s' "$name" "$test" "$outcome")")
+    results+=("$(printf '%-12s %-44s %s' "$name" "$program" "$outcome")")
   done
 done
 printf '%s\n' "${results[@]}"
