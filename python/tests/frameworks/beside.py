@@ -2,7 +2,7 @@
 
     beside.py numba | cuda_core        in an environment that has it, on hostcuda with kernels=skip and memory=4G
 
-PyPI has no tests of cuda.core: hostcuda/clients/cuda_core_uses.py takes their place.
+Numba's tests need pytest and filecheck. PyPI has no tests of cuda.core: hostcuda/clients/cuda_core_uses.py takes their place.
 """
 
 import os
