@@ -83,23 +83,21 @@ result<image_set> decode(bytes_view b) {
   return s;
 }
 
-status write_file(const std::string &folder, const image_set &what, bool replace,
-                  file_calls &calls) {
+status write_file(const std::string &file, const image_set &what, bool replace, file_calls &calls) {
   if (what.set.is_zero() || what.images.empty() || what.images.size() > max_images_in_set) {
     return make_error(errc::invalid_argument, write_set_op,
                       "the set has no id, no images, or too many");
   }
   const std::vector<std::byte> bytes = encode(what);
-  STILLMAP_ASSIGN_OR_RETURN(const auto target, target_name::create(calls, file_of(folder)));
+  STILLMAP_ASSIGN_OR_RETURN(const auto target, target_name::create(calls, file));
   STILLMAP_ASSIGN_OR_RETURN(auto temp, atomic_file::create(target, false));
   STILLMAP_RETURN_IF_ERROR(temp.file().write(bytes, 0));
   STILLMAP_RETURN_IF_ERROR(temp.file().sync_data());
   return temp.publish(replace);
 }
 
-result<image_set> read_file(const std::string &folder, file_calls &calls) {
-  STILLMAP_ASSIGN_OR_RETURN(auto f,
-                            image_file::open_to_read(calls, AT_FDCWD, file_of(folder), false));
+result<image_set> read_file(const std::string &file, file_calls &calls) {
+  STILLMAP_ASSIGN_OR_RETURN(auto f, image_file::open_to_read(calls, AT_FDCWD, file, false));
   STILLMAP_ASSIGN_OR_RETURN(const std::uint64_t size, f.size());
   if (size > head_bytes + max_images_in_set * member_bytes + sum_bytes) {
     return wrong_set(0, "not a set: the file is too large", std::to_string(size));
@@ -148,14 +146,15 @@ result<image_id> make_id() {
 status write_set(const std::string &folder, const image_set &what, const set_options &options) {
   file_calls &calls = options.calls != nullptr ? *options.calls : file_calls::system();
   return with_host_memory(write_set_op, [&] {
-    return in_file(write_file(folder, what, options.replace, calls), file_of(folder));
+    const std::string file = file_of(folder);  // first: nothing may fail once the set is there
+    return in_file(write_file(file, what, options.replace, calls), file);
   });
 }
 
 result<image_set> read_set(const std::string &folder, file_calls *calls) {
   return with_host_memory(image_set_op, [&] {
-    return in_file(read_file(folder, calls != nullptr ? *calls : file_calls::system()),
-                   file_of(folder));
+    const std::string file = file_of(folder);
+    return in_file(read_file(file, calls != nullptr ? *calls : file_calls::system()), file);
   });
 }
 
