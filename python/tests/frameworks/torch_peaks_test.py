@@ -10,7 +10,7 @@ import unittest
 from processes import TestCase, needs, torch_version
 
 LOOP = """
-import json, sys
+import sys
 import torch
 import transformer
 
@@ -23,7 +23,7 @@ with transformer.choose(sys.argv[1]):
     training = transformer.Training(sys.argv[2])
     for _ in range(40):
         training.step(look)
-print(json.dumps(held))
+transformer.print_and_leave(held)
 """
 
 

@@ -34,8 +34,7 @@ def measure(allocator, lengths):
 
 def main():
     if len(sys.argv) == 3:
-        print(json.dumps(measure(*sys.argv[1:])))
-        return
+        transformer.print_and_leave(measure(*sys.argv[1:]))
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     # Other load makes steps slower, never faster: the least of them is the least disturbed.
     print("| lengths | allocator | least us of CPU a step | median | medians of each round |\n|---|---|---|---|---|")
