@@ -51,7 +51,7 @@ with_clang() {
 }
 with_nvcc() {
   local macro=-DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE driver runtime
-  driver=$(readlink -f bazel-bin/hostcuda/libcuda.so.1) runtime=$(echo bazel-bin/hostcuda/cudart/libcudart.so.1?)
+  driver=$(readlink -f bazel-bin/hostcuda/libcuda.so.1) runtime=$(printf "%s\n" bazel-bin/hostcuda/cudart/libcudart.so.1? | tail -n 1)
   ((${2:-0} < 3002000)) || macro=-DNO_MACRO
   ln -sf "$driver" "$work/libcuda.so.1" && ln -sf "$(readlink -f "$runtime")" "$work/$(basename "$runtime")" &&
     "$nvcc" -std=c++20 -Werror all-warnings -cudart none -arch=sm_90 $macro -I"$1" -I"$work" \
