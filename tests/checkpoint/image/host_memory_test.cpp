@@ -152,6 +152,22 @@ TEST_F(image_without_host_memory, a_name_leads_to_a_whole_image) {
   all_.note("image", one_in(2) == 1 ? "" : " (one in 11 of writes)");
 }
 
+// The call that commits, at each of its allocations: with clang it once allocated after it had committed.
+TEST_F(image_without_host_memory, what_failed_has_committed_no_set) {
+  image_set s;
+  s.set = make_id().value();
+  s.images.resize(2);
+  for (const bool all_after : {false, true}) {
+    all_ += fail_each_allocation(
+        [&](failing_allocation &failing) {
+          try_to(failing, [&] { return write_set(folder(), s); }, {"set"});
+          std::filesystem::remove(path("set"));
+        },
+        all_after, 1);
+  }
+  EXPECT_GT(all_.points, 10u);
+}
+
 // Sets: the whole old one or the whole new one, and no image of another.
 TEST_F(image_without_host_memory, a_set_is_whole_or_not_there) {
   const std::string place = path("set");
