@@ -4,9 +4,10 @@ file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/../tools/build/profiles.bzl" STILLMAP_HO
 list(TRANSFORM STILLMAP_HOSTCUDA_PROFILES REPLACE "^ *\"([^\"]+)\",$" "\\1")
 
 # One program of one kind of test, and a ctest entry for each driver it runs on.
-#   stillmap_tests(KIND [CUDA] [FOLDERS folders...] [EXCLUDE files...] [SOURCES files...] [PROFILES names...] [DEPS libraries...])
-# Its sources are all of FOLDERS (default: KIND), folders below them included, but EXCLUDE, and SOURCES. It
-# runs on all profiles of hostcuda unless PROFILES names some.
+#   stillmap_tests(KIND [CUDA] [FOLDERS folders...] [EXCLUDE patterns...] [SOURCES files...] [PROFILES names...]
+#                  [DEPS libraries...])
+# Its sources are all of FOLDERS (default: KIND), folders below them included, except those that match EXCLUDE
+# there or below, and SOURCES. It runs on all profiles of hostcuda unless PROFILES names some.
 function(stillmap_tests kind)
   cmake_parse_arguments(PARSE_ARGV 1 arg "CUDA" "" "FOLDERS;EXCLUDE;SOURCES;PROFILES;DEPS")
   if(NOT arg_FOLDERS)
@@ -22,10 +23,8 @@ function(stillmap_tests kind)
   get_target_property(excluded stillmap_test_checkpoint_support SOURCES)
   list(APPEND excluded ${arg_EXCLUDE})
   list(TRANSFORM excluded PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  file(GLOB_RECURSE excluded CONFIGURE_DEPENDS ${excluded})
   list(REMOVE_ITEM sources ${excluded})
-  if(kind STREQUAL "allocators")  # its sub-folders with a library of their own are kinds of their own
-    list(FILTER sources EXCLUDE REGEX "/allocators/(cccl|replay|torch)/")
-  endif()
   set(program stillmap_tests_${kind})
   add_executable(${program} ${sources} ${arg_SOURCES})
   stillmap_program(${program})
