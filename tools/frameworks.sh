@@ -35,9 +35,10 @@ for name in "${frameworks[@]}"; do
   [[ ${packages[$name]:-} ]] || die "no framework '$name'; there are: ${!packages[*]}, all"
 done
 
+environments=$STILLMAP_ROOT/.cache/frameworks
 ensure_machine
 for name in "${frameworks[@]}"; do
-  venv=.cache/frameworks/$name
+  venv=$environments/$name
   [[ ! -e $venv/complete ]] || continue
   say "installing ${packages[$name]} into $venv"
   rm -rf "$venv"
@@ -47,8 +48,8 @@ for name in "${frameworks[@]}"; do
   touch "$venv/complete"
 done
 # hostcuda's runtime for CUDA 12 is built against NVIDIA's headers of it, which come with PyTorch 2.8.
-for folder in .cache/frameworks/torch_2_8/lib/python3*/site-packages/nvidia/cuda_runtime/include; do
-  [[ ! -d $folder ]] || export STILLMAP_CUDA12_INCLUDE=${STILLMAP_CUDA12_INCLUDE:-$STILLMAP_ROOT/$folder}
+for folder in "$environments"/torch_2_8/lib/python3*/site-packages/nvidia/cuda_runtime/include; do
+  [[ ! -d $folder ]] || export STILLMAP_CUDA12_INCLUDE=${STILLMAP_CUDA12_INCLUDE:-$folder}
 done
 tools/hostcuda_wheel.sh --stage-only
 if [[ ! $wheel ]]; then
@@ -62,7 +63,7 @@ fi
 
 status=0 results=()
 for name in "${frameworks[@]}"; do
-  venv=$STILLMAP_ROOT/.cache/frameworks/$name
+  venv=$environments/$name
   "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel"
   programs=()
   for test in ${tests[$name]:-${name}_test.py}; do programs+=("tests/frameworks/$test"); done

@@ -48,12 +48,11 @@ class TestCase(unittest.TestCase):
         return raised.exception
 
     def run_python(self, code, *arguments, expect=0, timeout=60, quiet=True, cwd=None, **environment):
-        """Runs code in a new process; returns its output. Fails if it says more than it should (quiet).
-
-        Python warns from 3.12 on of fork() in a process with threads, which hostcuda has.
-        """
+        """Runs code in a new process; returns its output. Fails if it says more than it should (quiet)."""
+        # From 3.12 on Python warns of fork() in a process with threads, and hostcuda has some.
+        options = ["-X", "faulthandler", "-W", "ignore:This process:DeprecationWarning"]
         done = subprocess.run(
-            [sys.executable, "-X", "faulthandler", "-W", "ignore:This process:DeprecationWarning", "-c", textwrap.dedent(code), *map(str, arguments)],
+            [sys.executable, *options, "-c", textwrap.dedent(code), *map(str, arguments)],
             capture_output=True, text=True, timeout=timeout, cwd=cwd,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment})
         self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
