@@ -5,12 +5,10 @@
 // stream, or have one each, and free memory has to be found.
 #include <benchmark/benchmark.h>
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "bench/support/peers.h"
@@ -28,7 +26,9 @@ std::string in_words(std::size_t bytes) {
   return bytes >= KiB ? std::to_string(bytes / KiB) + " KiB" : std::to_string(bytes) + " B";
 }
 
-// What the threads of one case share: made by its first thread, before the others begin to measure.
+// What the threads of one case share: made by its first thread, before the others begin to measure,
+// and gone when all of them have ended. A peer may have per-thread state whose destructor runs at
+// the end of the thread: libstdc++'s pool uses the pool there.
 template <class Peer>
 struct arena_of_case {
   std::unique_ptr<session> machine_of_case;
@@ -36,7 +36,6 @@ struct arena_of_case {
   std::unique_ptr<Peer> peer;
   double mutex = 0;
   driver_counts before;
-  std::atomic<int> ended{0};  // threads of a case that use its context
 };
 template <class Peer>
 arena_of_case<Peer> shared;
@@ -78,11 +77,8 @@ bool set_up(benchmark::State &state, std::size_t bytes, int blocks) {
 }
 
 template <class Peer>
-void tear_down(benchmark::State &state, bool measured) {
+void tear_down(const benchmark::State &) {
   auto &c = shared<Peer>;
-  if (measured && Peer::on_device && (c.machine->dev.driver().counts() - c.before).total() != 0) {
-    state.SkipWithError("a driver call in the loop");
-  }
   c.peer.reset();
   c.machine.reset();
   c.machine_of_case.reset();
@@ -110,13 +106,14 @@ void blocks_of(benchmark::State &state, std::size_t bytes, int blocks) {
     for (void *block : held) freed &= peer->free(block, bytes, thread);
   }
   if (!freed) state.SkipWithError("a block could not be freed");
-  if (thread != 0) return;
-  if (ready) {
-    // Before and after: a machine's clock changes while it is watched.
-    state.counters["mutex_ns"] = (shared<Peer>.mutex + replay::mutex_ns()) / 2;
-    state.counters["blocks"] = blocks;
+  if (thread != 0 || !ready) return;
+  auto &c = shared<Peer>;
+  // Before and after: a machine's clock changes while it is watched.
+  state.counters["mutex_ns"] = (c.mutex + replay::mutex_ns()) / 2;
+  state.counters["blocks"] = blocks;
+  if (freed && Peer::on_device && (c.machine->dev.driver().counts() - c.before).total() != 0) {
+    state.SkipWithError("a driver call in the loop");
   }
-  tear_down<Peer>(state, ready && freed);
 }
 
 // A pair is the free of a random one of a thread's blocks and the allocation of another.
@@ -125,10 +122,7 @@ void random_blocks(benchmark::State &state, bool one_stream) {
   const int thread = state.thread_index(), on = one_stream ? 0 : thread;
   auto &c = shared<Peer>;
   bool ready = true;
-  if (thread == 0) {
-    ready = set_up<Peer>(state, 8 * MiB, 1);
-    c.ended = 0;
-  }
+  if (thread == 0) ready = set_up<Peer>(state, 8 * MiB, 1);
   if (!ready) c.peer.reset();
   struct block {
     void *at = nullptr;
@@ -155,12 +149,7 @@ void random_blocks(benchmark::State &state, bool one_stream) {
     for (const block &b : held) fine &= b.at == nullptr || c.peer->free(b.at, b.bytes, on);
   }
   if (!fine) state.SkipWithError("a block could not be had, or not be freed");
-  current.reset();
-  ++c.ended;
-  if (thread != 0) return;
-  while (c.ended != state.threads()) std::this_thread::yield();
-  if (ready) state.counters["mutex_ns"] = (c.mutex + replay::mutex_ns()) / 2;
-  tear_down<Peer>(state, false);
+  if (thread == 0 && ready) state.counters["mutex_ns"] = (c.mutex + replay::mutex_ns()) / 2;
 }
 
 // tools/bench_table.py makes a table of names with a bar: what | by whom.
@@ -172,7 +161,7 @@ void add(std::size_t bytes, int blocks, int threads) {
   auto *const b = benchmark::RegisterBenchmark(
       (name + "|" + Peer::name).c_str(),
       [bytes, blocks](benchmark::State &state) { blocks_of<Peer>(state, bytes, blocks); });
-  b->Threads(threads)->UseRealTime();
+  b->Threads(threads)->UseRealTime()->Teardown(tear_down<Peer>);
   if (!smoke()) b->MinTime(0.2);
 }
 
@@ -183,7 +172,7 @@ void add_random(bool one_stream) {
   auto *const b = benchmark::RegisterBenchmark(
       (name + "|" + Peer::name).c_str(),
       [one_stream](benchmark::State &state) { random_blocks<Peer>(state, one_stream); });
-  b->Threads(most_threads)->UseRealTime();
+  b->Threads(most_threads)->UseRealTime()->Teardown(tear_down<Peer>);
   if (!smoke()) b->MinTime(0.2);
 }
 
