@@ -4,11 +4,15 @@
 #include <cuda.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <future>
+
 #include "stillmap/allocators/shared_quota.h"
 #include "stillmap/vmm/address_space.h"
 #include "tests/allocators/checked_heap.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/hostcuda_control.h"
+#include "tests/support/stream_gate.h"
 
 namespace stillmap {
 namespace {
@@ -190,6 +194,26 @@ TEST_F(chunks, beyond_the_soft_limit_unused_ones_go_first) {
   ASSERT_TRUE(h.allocate(50_MiB, t));
   EXPECT_EQ(held(), 98_MiB);
   h.drop_all();
+}
+
+// The soft limit is not worth a wait.
+TEST_F(chunks, of_a_busy_stream_stay_beyond_the_soft_limit) {
+  caching_allocator_options o;
+  o.soft_limit = 64_MiB;
+  checked_heap h(dev(), o);
+  const stream s = make_stream(), t = make_stream();
+  const auto first = h.allocate(48_MiB, s);
+  ASSERT_TRUE(first);
+  testing::hold(s.get());
+  ASSERT_TRUE(h.free(*first));  // reads it first, on its stream
+  auto second = std::async(std::launch::async, [&] { return h.heap().allocate(50_MiB, t); });
+  EXPECT_EQ(second.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  EXPECT_EQ(held(), 98_MiB);
+  testing::release(s.get());
+  const auto block = second.get();
+  ASSERT_TRUE(block) << block.error().message();
+  EXPECT_TRUE(h.heap().free(*block));
+  h.settle();
 }
 
 // A query takes time, so only streams with chunks to free are asked whether they are idle.

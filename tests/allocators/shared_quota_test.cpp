@@ -204,6 +204,20 @@ TEST_F(shared_quota_test, a_file_that_was_overwritten_is_left_alone) {
   EXPECT_EQ(text, foreign);
 }
 
+TEST_F(shared_quota_test, an_entry_that_stays_damaged_is_named) {
+  const auto a = join(), b = join(0);
+  ASSERT_TRUE(b->reserve(10));
+  const std::uint64_t damage =
+      11;  // bytes that b has reserved, says the file; its checksum is of 10
+  const int file = open(path_.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(pwrite(file, &damage, sizeof damage, 32 + 16), 8);
+  close(file);
+  const auto s = a->stats();
+  ASSERT_TRUE(is_corrupt(s));
+  EXPECT_EQ(s.error().value, 1u);
+  EXPECT_TRUE(is_corrupt(a->reserve(1)));
+}
+
 // A ledger that was truncated while it is in use must not be taken for a new one: the bytes that others
 // hold would be granted again.
 TEST_F(shared_quota_test, a_truncated_file_is_not_created_anew) {

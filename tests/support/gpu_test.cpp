@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 
 #include "tests/support/hostcuda_control.h"
@@ -10,9 +11,19 @@
 namespace stillmap::testing {
 namespace {
 
+bool is_set_to(const char *name, std::string_view value) {
+  const char *const text = std::getenv(name);
+  return text != nullptr && text == value;
+}
 bool gpu_required() {
-  const char *text = std::getenv("STILLMAP_REQUIRE_GPU");
-  return text != nullptr && std::string_view(text) == "1";
+  return is_set_to("STILLMAP_REQUIRE_GPU", "1");
+}
+bool hostcuda_required() {
+  return is_set_to("STILLMAP_DRIVER", "host");
+}
+// By an exception: after FAIL() a derived fixture's SetUp would go on, without a driver.
+[[noreturn]] void end_test(const std::string &why) {
+  throw std::runtime_error(why);
 }
 
 }  // namespace
@@ -21,17 +32,21 @@ void device_test::SetUp() {
   unreported_before_ = background_error_count();
   const auto loaded = driver::get();
   if (!loaded) {
-    if (gpu_required()) FAIL() << "STILLMAP_REQUIRE_GPU=1, but " << loaded.error().message();
+    if (gpu_required()) end_test("STILLMAP_REQUIRE_GPU=1, but " + loaded.error().message());
+    if (hostcuda_required()) end_test("STILLMAP_DRIVER=host, but " + loaded.error().message());
     GTEST_SKIP() << "no driver: " << loaded.error().message();
   }
   driver_ = *loaded;
   if (!on_hostcuda()) {
+    if (hostcuda_required()) {
+      end_test("STILLMAP_DRIVER=host, but " + driver_->path() + " is not hostcuda");
+    }
     // A GPU's context takes a good part of a second to make, and each test opens the device anew.
     static const bool kept = driver_->retain_primary_context(0).has_value();
     ASSERT_TRUE(kept) << "device 0 has no primary context";
     return;
   }
-  if (gpu_required()) FAIL() << "STILLMAP_REQUIRE_GPU=1, but " << driver_->path() << " is hostcuda";
+  if (gpu_required()) end_test("STILLMAP_REQUIRE_GPU=1, but " + driver_->path() + " is hostcuda");
   hostcuda_control::reset();
   // A reset machine waits for cuInit, as any other.
   ASSERT_TRUE(driver_->initialise().has_value());

@@ -130,13 +130,16 @@ TEST_F(image_round_trip, a_chain_and_what_is_left_of_it) {
   const auto too_long = write(path("over.smi"), steps.back().what, from, more);
   ASSERT_FALSE(too_long);
   EXPECT_TRUE(too_long.error().is(errc::invalid_argument));
-  // A flattened image needs no parent.
+  // A flattened image needs no parent, and takes none.
   const auto flat = flatten(*last, path("flat.smi"));
   ASSERT_TRUE(flat) << flat.error().message();
+  const auto also = flatten(*last, path("also.smi"), more);
+  ASSERT_TRUE(also) << also.error().message();
   for (unsigned i = 0; i < max_chain_length; ++i) {
     std::filesystem::remove(path(std::to_string(i) + ".smi"));
   }
   expect_holds("flat.smi", steps.back());
+  expect_holds("also.smi", steps.back());
   EXPECT_EQ(reader::open(path("flat.smi"))->superblock().time, last->superblock().time);
   EXPECT_EQ(reader::open(path("flat.smi"))->superblock().chunk_bytes, small().chunk_bytes);
 }

@@ -1,4 +1,5 @@
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -59,6 +60,22 @@ TEST_F(driver_load, knows_one_file_under_two_names) {
   const scratch folder;
   fs::create_symlink(fs::absolute(driver().path()), folder / "libother.so");
   EXPECT_EQ(*driver::load((folder / "libother.so").string()), &driver());
+}
+
+// Regression: where hostcuda did not load, every test was skipped, and ./test passed.
+TEST_F(driver_load, a_test_that_does_not_get_the_hostcuda_it_needs_fails) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setenv("STILLMAP_HOSTCUDA", "/dev/null", 1);
+    const int null = ::open("/dev/null", O_WRONLY);
+    ::dup2(null, STDOUT_FILENO);
+    ::execl("/proc/self/exe", "test", "--gtest_filter=driver_load.is_the_same_object_every_time",
+            nullptr);
+    ::_exit(2);
+  }
+  int how = 0;
+  ASSERT_EQ(::waitpid(child, &how, 0), child);
+  EXPECT_TRUE(WIFEXITED(how) && WEXITSTATUS(how) == 1) << how;
 }
 
 // What this program would look for as hostcuda if it was started in `folder`, under a name without a
