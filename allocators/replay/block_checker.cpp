@@ -16,7 +16,7 @@ constexpr std::size_t arena_bytes = std::size_t{32} << 20;
 constexpr std::size_t piece_bytes = std::size_t{1} << 20;  // of a block that is checked whole
 constexpr std::uint64_t around = 32;  // bytes on either side of a page boundary
 
-// The word at `offset` (a multiple of 8) of the block with this number. The words of one block
+// The word at `offset` of the block with this number. The words at multiples of 8 of one block
 // differ from each other; those of two blocks differ almost surely. The next word is one addition
 // away, because a checked replay spends its time here.
 constexpr std::uint64_t to_next_word = 0x9e3779b97f4a7c15u;
@@ -29,16 +29,9 @@ std::uint64_t word_at(std::uint64_t serial, std::uint64_t offset) {
 
 void fill(unsigned char *to, std::uint64_t serial, std::uint64_t offset, std::size_t length) {
   std::size_t i = 0;
-  const auto some = [&](std::size_t n) {  // of one word
-    const std::uint64_t in_word = (offset + i) % 8;
-    const std::uint64_t word = word_at(serial, offset + i - in_word) >> (8 * in_word);
-    std::memcpy(to + i, &word, n);
-    i += n;
-  };
-  if (offset % 8 != 0) some(std::min<std::size_t>(length, 8 - offset % 8));
-  std::uint64_t word = word_at(serial, offset + i);
+  std::uint64_t word = word_at(serial, offset);
   for (; length - i >= 8; i += 8, word += to_next_word) std::memcpy(to + i, &word, 8);
-  if (i < length) some(length - i);
+  std::memcpy(to + i, &word, length - i);
 }
 
 }  // namespace

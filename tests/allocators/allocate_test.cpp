@@ -374,6 +374,7 @@ TEST_F(allocate, asks_who_may_have_memory_to_spare) {
   EXPECT_EQ(asked, std::vector<std::size_t>{4 * page()});
   EXPECT_FALSE(h.allocate(5 * page(), s));
   EXPECT_EQ(asked, (std::vector<std::size_t>{4 * page(), 5 * page()}));
+  EXPECT_EQ(h.heap().stats().out_of_memory, 1u);
   EXPECT_EQ(h.disagreement(), "");
   h.drop_all();
 }

@@ -218,6 +218,18 @@ TEST_F(shared_quota_test, an_entry_that_stays_damaged_is_named) {
   EXPECT_TRUE(is_corrupt(a->reserve(1)));
 }
 
+TEST_F(shared_quota_test, an_entry_that_is_another_participants_is_no_longer_used) {
+  const auto a = join(), b = join(0);
+  ASSERT_TRUE(a->reserve(10) && b->reserve(20));
+  const int file = open(path_.c_str(), O_RDWR | O_CLOEXEC);
+  char entry[16];
+  ASSERT_EQ(pread(file, entry, sizeof entry, 32 + 16), 16);
+  ASSERT_EQ(pwrite(file, entry, sizeof entry, 32), 16);
+  close(file);
+  EXPECT_TRUE(is_corrupt(a->reserve(1)));
+  EXPECT_TRUE(b->reserve(1));
+}
+
 // A ledger that was truncated while it is in use must not be taken for a new one: the bytes that others
 // hold would be granted again.
 TEST_F(shared_quota_test, a_truncated_file_is_not_created_anew) {

@@ -171,6 +171,8 @@ TYPED_TEST(device_vector_test, appends_and_inserts_from_the_device) {
   auto wanted = this->values(10, 90);
   for (std::size_t i = 0; i < 40; ++i) wanted.push_back(this->value(i));
   EXPECT_TRUE(this->same(v, wanted));
+  ASSERT_TRUE(v.append_from_device(from.data() + 50, 1));
+  wanted.push_back(this->value(50));
   ASSERT_TRUE(v.append_from_device(v.data(), 3)) << "from itself";
   for (std::size_t i = 0; i < 3; ++i) wanted.push_back(wanted[i]);
   EXPECT_TRUE(this->same(v, wanted));

@@ -91,8 +91,10 @@ TEST_F(placement, extends_in_place_where_the_addresses_are_free) {
   ASSERT_TRUE(b.resize(2 * page()));
   put(dev(), b.address(), bytes);
   const device_address at = b.address();
+  const std::size_t reserved = dev().space().stats().reserved_bytes;
   ASSERT_TRUE(b.resize(5 * page()));
   EXPECT_EQ(b.address(), at);
+  EXPECT_EQ(dev().space().stats().reserved_bytes, reserved + 3 * page());
   EXPECT_EQ(b.stats().relocations, 0u);
   EXPECT_EQ(dev().space().stats().live_blocks, blocks + 1);
   EXPECT_TRUE(holds(dev(), at, 2 * page(), 1));

@@ -85,6 +85,15 @@ TEST_F(suspended_places, what_was_not_suspended_by_the_same_cannot_be_resumed) {
   ASSERT_TRUE(suspend(b, 0, 1));
   EXPECT_TRUE(fails_with(resume(b, 0, 1, me + 1), errc::invalid_argument, "remap"));
   EXPECT_TRUE(fails_with(resume(b, 1, 1), errc::invalid_argument, "remap"));
+  page_pool_options larger;
+  larger.page_bytes = 2 * page();
+  const auto pool = page_pool::create(dev(), larger);
+  ASSERT_TRUE(pool);
+  std::vector<page_ptr> fresh;
+  ASSERT_TRUE((*pool)->acquire(1, fresh));
+  remap_plan plan({});
+  plan.resume(b.address(), fresh[0], me);
+  EXPECT_TRUE(fails_with(dev().space().apply(std::move(plan)), errc::invalid_argument, "remap"));
   EXPECT_TRUE(fails_with(suspend(b, 0, 2), errc::busy, "remap"));
   EXPECT_EQ(state_at(b.address() + page()), mapping_state::mapped);
   EXPECT_EQ(books().suspended_bytes, page());

@@ -144,6 +144,27 @@ TEST_F(image_round_trip, a_chain_and_what_is_left_of_it) {
   EXPECT_EQ(reader::open(path("flat.smi"))->superblock().chunk_bytes, small().chunk_bytes);
 }
 
+TEST_F(image_round_trip, pages_are_checked_before_anything_is_written) {
+  for (const std::size_t page : {std::size_t{0}, std::size_t{1}}) {
+    sample s = make_sample();
+    s.what.pages[page].bytes += 1;
+    contents_in_memory from(s.contents);
+    const auto w = write(path("a.smi"), s.what, from, small());
+    ASSERT_FALSE(w);
+    EXPECT_NE(w.error().message().find("page " + std::to_string(page)), std::string::npos)
+        << w.error().message();
+    EXPECT_FALSE(std::filesystem::exists(path("a.smi")));
+  }
+}
+
+TEST_F(image_round_trip, blocks_that_touch) {
+  sample s = make_sample();
+  ASSERT_GT(s.what.blocks.size(), 1u);
+  s.what.blocks[0].bytes = s.what.blocks[1].begin - s.what.blocks[0].begin;
+  put("a.smi", s);
+  expect_holds("a.smi", s);
+}
+
 TEST_F(image_round_trip, parents_that_moved_are_named_or_not_found) {
   const sample s = make_sample(), t = changed(s, 4);
   put("a.smi", s);

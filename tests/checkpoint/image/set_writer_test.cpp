@@ -1,4 +1,6 @@
 // Sets are written and replaced atomically, whichever system call fails.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -82,6 +84,28 @@ TEST_F(set_writers, one_writer_at_a_time) {
     expect_set(before_);
   }
   EXPECT_TRUE(save(after_, {.replace = true}));
+}
+
+// Network file systems may not lock directories: NFS answers EBADF.
+TEST_F(set_writers, a_folder_without_locks_is_used_but_no_other_failure_passes) {
+  class unlockable final : public file_calls {
+   public:
+    int with = 0;
+    int lock(int fd) override {
+      struct stat st = {};
+      return status(fd, &st) == 0 && S_ISDIR(st.st_mode) ? -with : file_calls::lock(fd);
+    }
+  } calls;
+  for (const int with : {EOPNOTSUPP, ENOLCK, EINVAL, EBADF}) {
+    calls.with = with;
+    EXPECT_TRUE(save(before_, {.replace = true, .calls = &calls})) << with;
+    expect_set(before_);
+  }
+  calls.with = EIO;
+  const auto w = save(after_, {.replace = true, .calls = &calls});
+  ASSERT_FALSE(w);
+  EXPECT_EQ(w.error().code, std::errc::io_error) << w.error().message();
+  expect_set(before_);
 }
 
 TEST_F(set_writers, what_is_no_set_is_left_alone) {
@@ -237,12 +261,15 @@ TEST_F(set_writers, a_commit_that_cannot_be_taken_back_keeps_its_images) {
   class stuck final : public file_calls {
    public:
     bool unreadable = false;
+    int failing_syncs = 1000;
     int rename_at(int d, const char *a, const char *b, unsigned f) override {
       if (committed_) return -EACCES;
       committed_ = b == std::string_view("set");
       return file_calls::rename_at(d, a, b, f);
     }
-    int sync(int fd) override { return committed_ ? -EIO : file_calls::sync(fd); }
+    int sync(int fd) override {
+      return committed_ && failing_syncs-- > 0 ? -EIO : file_calls::sync(fd);
+    }
     int open_at(int d, const char *n, int f, unsigned m) override {
       if (committed_ && unreadable && std::string_view(n).ends_with("/set")) return -EIO;
       return file_calls::open_at(d, n, f, m);
@@ -251,11 +278,13 @@ TEST_F(set_writers, a_commit_that_cannot_be_taken_back_keeps_its_images) {
    private:
     bool committed_ = false;
   };
-  for (const bool unreadable : {false, true}) {
+  for (const auto &[unreadable, failing_syncs] :
+       {std::pair{false, 1000}, {true, 1000}, {false, 1}}) {
     std::filesystem::remove_all(set_folder());
     ASSERT_TRUE(save(before_));
     stuck calls;
     calls.unreadable = unreadable;
+    calls.failing_syncs = failing_syncs;
     const auto w = save(after_, {.replace = true, .calls = &calls});
     ASSERT_FALSE(w);
     EXPECT_EQ(w.error().code, std::errc::io_error) << w.error().message();

@@ -296,6 +296,23 @@ TEST(migration_record, of_all_tasks_are_listed_in_the_order_of_the_tasks) {
   }
 }
 
+TEST(migration_record, has_one_entry_of_a_transfer) {
+  const session_id one{{std::byte{1}}}, two{{std::byte{2}}};
+  record r;
+  r.set_transfer(one, 4, transfer_state::committed);
+  r.set_transfer(two, 5, transfer_state::offered);
+  r.set_transfer(two, 5, transfer_state::committed);
+  r.set_transfer(one, 6, transfer_state::offered);
+  ASSERT_EQ(r.transfers.size(), 2u);
+  EXPECT_EQ(r.find(one)->state, transfer_state::offered);
+  EXPECT_EQ(r.find(one)->epoch, 6u);
+  // An offer takes the place of the epoch's earlier one; what was committed stays.
+  r.set_transfer({{std::byte{3}}}, 6, transfer_state::offered);
+  EXPECT_EQ(r.transfers.size(), 2u);
+  EXPECT_EQ(r.find(one), nullptr);
+  ASSERT_NE(r.find(two), nullptr);
+}
+
 TEST(migration_record, is_old_or_new_on_a_disk_that_loses_what_was_not_synced) {
   const test_site m;
   const std::string directory = m.records("source");  // of the lock; the record is on the disk
