@@ -17,6 +17,20 @@
 namespace stillmap::control::testing {
 namespace {
 
+// What a server would not read is refused before anything is sent.
+TEST(control_client, sends_no_request_that_is_too_large) {
+  const client nobody("@stillmap-no-server-is-here");
+  std::uint64_t smallest = UINT64_MAX;
+  for (std::size_t n = max_request_bytes - 100; n <= max_request_bytes; ++n) {
+    const auto refused = nobody.resume(std::string(n, 'a'));
+    ASSERT_FALSE(refused);
+    if (refused.error().is(errc::invalid_argument)) {
+      smallest = std::min(smallest, refused.error().value);
+    }
+  }
+  EXPECT_EQ(smallest, max_request_bytes + 1);
+}
+
 using namespace std::chrono_literals;
 using handoff::testing::end_writing;
 using handoff::testing::frame;
