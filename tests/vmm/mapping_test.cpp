@@ -6,6 +6,7 @@
 
 #include "stillmap/vmm/mapping.h"
 #include "stillmap/vmm/physical_memory.h"
+#include "stillmap/vmm/remap.h"
 #include "stillmap/vmm/reservation.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/stream_gate.h"
@@ -43,6 +44,25 @@ class by_hand : public testing::buffer_test {
     return p;
   }
 };
+
+// Also where the mapping that was made last is in front of it: the place behind that is looked at first.
+TEST_F(by_hand, a_mapped_address_is_refused_before_the_driver_sees_it) {
+  const reservation r = some(4);
+  remap_plan second({}), first({});
+  second.map(r.range().begin + 2 * page(), a_page());
+  ASSERT_TRUE(dev().space().apply(std::move(second)));
+  first.map(r.range().begin, a_page());
+  ASSERT_TRUE(dev().space().apply(std::move(first)));
+  const page_ptr more = a_page();
+  remap_plan again({});
+  again.map(r.range().begin + 2 * page(), more);
+  const driver_counts before = counts();
+  EXPECT_TRUE(fails_with(dev().space().apply(std::move(again)), errc::invalid_argument, "remap"));
+  EXPECT_EQ((counts() - before).total(), 0u);
+  remap_plan end({});
+  end.unmap({r.range().begin, 4 * page()});
+  EXPECT_TRUE(dev().space().apply(std::move(end)));
+}
 
 TEST_F(by_hand, physical_memory_is_counted_and_given_back) {
   {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -50,6 +51,24 @@ TEST_F(page_pool_test, makes_pages_and_keeps_them_warm) {
   EXPECT_EQ(pool->stats().pages_reused, 3u);
   for (const page_ptr &p : pages) EXPECT_TRUE(ids.contains(p->id()));
   EXPECT_EQ(pool->stats().peak.bytes(), 3 * page());
+}
+
+// Regression: they came back in the opposite order, and hostcuda mapped each by itself.
+TEST_F(page_pool_test, pages_of_a_buffer_come_back_in_their_order) {
+  const auto pool = make_pool();
+  ASSERT_TRUE(pool->prepare(20 * page()));
+  const auto order_in_a_buffer = [&] {
+    buffer_options options;
+    options.pools = {pool};
+    growable_buffer b = make(options);
+    EXPECT_TRUE(b.resize(20 * page()));
+    std::vector<std::uint64_t> ids;
+    for (const auto &m : dev().space().mappings(b.range())) ids.push_back(m.backing->id());
+    return ids;
+  };
+  const auto first = order_in_a_buffer();
+  EXPECT_TRUE(std::is_sorted(first.begin(), first.end()));
+  EXPECT_EQ(order_in_a_buffer(), first);
 }
 
 TEST_F(page_pool_test, acquiring_appends_and_none_is_none) {

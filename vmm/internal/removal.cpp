@@ -5,6 +5,12 @@
 
 namespace stillmap {
 
+// In the order of the addresses, in which the pools will give the pages out again: a driver may map
+// pages that were created one after the other with less work (hostcuda: one mmap instead of many).
+removal::~removal() {
+  while (!gone_.empty()) gone_.erase(gone_.begin());
+}
+
 void removal::add_locked(entry &e) {
   e.first_of_block = e.range.begin >= block_end_;
   if (e.first_of_block) {

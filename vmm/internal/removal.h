@@ -12,6 +12,7 @@ class removal {
   explicit removal(address_space &space, virtual_range forget = {})
       : space_(space), forget_(forget) {}
   removal(const removal &) = delete;
+  ~removal();
 
   // Adds an entry, in ascending order of addresses. Requires the ledger's mutex_.
   void add_locked(address_space::entry &e);

@@ -1,8 +1,11 @@
 // Unit tests of digests, codecs, superblock, chunk table, keys and errors.
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
 
 #include "stillmap/checkpoint/image/chunk_table.h"
@@ -10,6 +13,7 @@
 #include "stillmap/checkpoint/image/internal/atomic_file.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/image_file.h"
+#include "stillmap/checkpoint/image/internal/key_file.h"
 #include "stillmap/checkpoint/image/internal/seal.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
 #include "tests/checkpoint/image/sample.h"
@@ -297,6 +301,19 @@ class no_folder final : public file_calls {
 };
 
 class image_file_calls : public image_test {};
+
+TEST(image_keys, a_file_larger_than_any_key_is_not_read_in_part) {
+  const std::string path = ::testing::TempDir() + "stillmap-key-" + std::to_string(getpid());
+  for (const auto &[bytes, why] : {std::pair{256, "32 bytes"}, {257, "the file is too large"}}) {
+    std::ofstream(path) << std::string(static_cast<std::size_t>(bytes), 'x');
+    const auto key = read_key(path, secrecy::everybody, "a test");
+    ASSERT_FALSE(key);
+    EXPECT_TRUE(key.error().is(errc::invalid_argument));
+    EXPECT_EQ(key.error().value, static_cast<std::uint64_t>(bytes));
+    EXPECT_NE(key.error().message().find(why), std::string::npos) << key.error().message();
+  }
+  std::filesystem::remove(path);
+}
 
 TEST_F(image_file_calls, a_folder_that_cannot_be_read_has_no_names_and_is_closed) {
   put_file(path("a"), counting(1));

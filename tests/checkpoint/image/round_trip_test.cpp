@@ -33,7 +33,7 @@ TEST_F(image_round_trip, every_way_of_writing) {
     options.threads = 1 + seed % 4;
     options.chunk_bytes = min_chunk_bytes << (seed % 4);
     options.direct_io = seed % 5 != 0;
-    options.queue_depth = 1 + seed % 6;
+    options.queue_depth = seed % 6;
     options.share = seed % 7 != 0;
     open_options open;
     open.direct_io = seed % 3 != 0;

@@ -50,6 +50,15 @@ TEST(migration_tls, WhoWaitsForRoomHearsOfTheEnd) {
   EXPECT_FALSE(s.error().is(errc::busy)) << s.error().message();
 }
 
+TEST(migration_tls, a_silent_peer_is_a_timeout) {
+  const test_site m;
+  both_ends c(m);
+  std::vector<std::byte> some(1);
+  const status s = c.here->receive(some, std::chrono::milliseconds(50));
+  ASSERT_FALSE(s);
+  EXPECT_TRUE(s.error().is(errc::busy)) << s.error().message();
+}
+
 // Data that was sent before the shutdown arrives.
 TEST(migration_tls, WhatWasSentBeforeTheEndArrives) {
   const test_site m;

@@ -70,6 +70,11 @@ class suspending_to_a_file : public stillmap::testing::buffer_test {
   std::string folder_;
 };
 
+TEST(scratch_files, may_be_empty) {
+  const auto made = checkpoint::scratch_file::create(::testing::TempDir(), 0);
+  EXPECT_TRUE(made) << made.error().message();
+}
+
 TEST_F(suspending_to_a_file, contents_that_the_disk_changed_are_refused) {
   STILLMAP_NEEDS_VMM();
   growable_buffer weights = filled(5, "weights", 1);

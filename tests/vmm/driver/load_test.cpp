@@ -291,6 +291,7 @@ TEST_F(driver_load, refuses_null_host_pointers_before_the_driver_follows_them) {
     ASSERT_FALSE(s);
     EXPECT_TRUE(s.error().is(errc::invalid_argument));
     EXPECT_EQ(s.error().value, 8u);
+    EXPECT_EQ(s.error().limit, 0u) << "none";
   }
   EXPECT_EQ((driver().counts() - before).total(), 0u);
 }
