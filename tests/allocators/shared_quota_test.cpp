@@ -207,8 +207,8 @@ TEST_F(shared_quota_test, a_file_that_was_overwritten_is_left_alone) {
 TEST_F(shared_quota_test, an_entry_that_stays_damaged_is_named) {
   const auto a = join(), b = join(0);
   ASSERT_TRUE(b->reserve(10));
-  const std::uint64_t damage =
-      11;  // bytes that b has reserved, says the file; its checksum is of 10
+  // The bytes that b has reserved, says the file; its checksum is of 10.
+  const std::uint64_t damage = 11;
   const int file = open(path_.c_str(), O_RDWR | O_CLOEXEC);
   ASSERT_EQ(pwrite(file, &damage, sizeof damage, 32 + 16), 8);
   close(file);
