@@ -1,7 +1,10 @@
 // Contents that are suspended to a file on a disk that does not keep them.
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -10,6 +13,26 @@
 #include "stillmap/checkpoint/suspend/suspender.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/op_sequence.h"
+
+namespace {
+
+// The most bytes of one read or write of this program; 0: no limit but the system's, which is 2 GiB.
+std::atomic<std::size_t> most_at_once{0};
+
+std::size_t shortened(std::size_t bytes) {
+  const std::size_t most = most_at_once;
+  return most != 0 ? std::min(bytes, most) : bytes;
+}
+
+}  // namespace
+
+// In place of the C library's.
+extern "C" ssize_t pread(int fd, void *to, std::size_t bytes, off_t at) {
+  return ::syscall(SYS_pread64, fd, to, shortened(bytes), at);
+}
+extern "C" ssize_t pwrite(int fd, const void *from, std::size_t bytes, off_t at) {
+  return ::syscall(SYS_pwrite64, fd, from, shortened(bytes), at);
+}
 
 namespace stillmap::checkpoint {
 namespace {
@@ -73,6 +96,21 @@ class suspending_to_a_file : public stillmap::testing::buffer_test {
 TEST(scratch_files, may_be_empty) {
   const auto made = checkpoint::scratch_file::create(::testing::TempDir(), 0);
   EXPECT_TRUE(made) << made.error().message();
+}
+
+TEST(scratch_files, are_read_and_written_whole_though_the_system_does_less) {
+  constexpr std::size_t bytes = 4 * scratch_file::block_bytes;
+  auto file = scratch_file::create(::testing::TempDir(), bytes);
+  ASSERT_TRUE(file) << file.error().message();
+  alignas(4096) static std::byte written[bytes], back[bytes];
+  for (std::size_t i = 0; i < bytes; ++i) written[i] = static_cast<std::byte>(i / 4096 + i % 251);
+  most_at_once = 3 * 4096;
+  const status there = file->write(written, bytes, 0);
+  const status again = file->read(back, bytes, 0);
+  most_at_once = 0;
+  ASSERT_TRUE(there) << there.error().message();
+  ASSERT_TRUE(again) << again.error().message();
+  EXPECT_TRUE(std::equal(written, written + bytes, back));
 }
 
 TEST_F(suspending_to_a_file, contents_that_the_disk_changed_are_refused) {
