@@ -27,6 +27,7 @@ std::uint64_t word_at(std::uint64_t serial, std::uint64_t offset) {
   return (x ^ (x >> 31)) + offset / 8 * to_next_word;
 }
 
+// What a part of a block holds: it is written and compared as the same part, wherever that begins.
 void fill(unsigned char *to, std::uint64_t serial, std::uint64_t offset, std::size_t length) {
   std::size_t i = 0;
   std::uint64_t word = word_at(serial, offset);

@@ -16,6 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include "stillmap/allocators/internal/quota_file.h"
+
 namespace stillmap {
 namespace {
 
@@ -26,6 +28,22 @@ class shared_quota_test : public ::testing::Test {
     auto q = shared_quota::open(path_, limit);
     if (!q) throw std::runtime_error(q.error().message());
     return *q;
+  }
+  // A participant's entry in the file.
+  quota_slot entry(std::size_t i) const {
+    quota_slot s;
+    std::ifstream file(path_, std::ios::binary);
+    file.seekg(offset_of(i));
+    EXPECT_TRUE(file.read(reinterpret_cast<char *>(&s), sizeof s));
+    return s;
+  }
+  void set_entry(std::size_t i, const quota_slot &s) const {
+    std::fstream file(path_, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(offset_of(i));
+    EXPECT_TRUE(file.write(reinterpret_cast<const char *>(&s), sizeof s));
+  }
+  static std::streamoff offset_of(std::size_t i) {
+    return static_cast<std::streamoff>(sizeof(quota_header) + i * sizeof(quota_slot));
   }
   const std::string path_ = ::testing::TempDir() + "stillmap-quota-" + std::to_string(getpid());
 };
@@ -207,11 +225,9 @@ TEST_F(shared_quota_test, a_file_that_was_overwritten_is_left_alone) {
 TEST_F(shared_quota_test, an_entry_that_stays_damaged_is_named) {
   const auto a = join(), b = join(0);
   ASSERT_TRUE(b->reserve(10));
-  // The bytes that b has reserved, says the file; its checksum is of 10.
-  const std::uint64_t damage = 11;
-  const int file = open(path_.c_str(), O_RDWR | O_CLOEXEC);
-  ASSERT_EQ(pwrite(file, &damage, sizeof damage, 32 + 16), 8);
-  close(file);
+  quota_slot of_b = entry(1);
+  of_b.reserved = 11;  // its checksum is of 10
+  set_entry(1, of_b);
   const auto s = a->stats();
   ASSERT_TRUE(is_corrupt(s));
   EXPECT_EQ(s.error().value, 1u);
@@ -221,11 +237,7 @@ TEST_F(shared_quota_test, an_entry_that_stays_damaged_is_named) {
 TEST_F(shared_quota_test, an_entry_that_is_another_participants_is_no_longer_used) {
   const auto a = join(), b = join(0);
   ASSERT_TRUE(a->reserve(10) && b->reserve(20));
-  const int file = open(path_.c_str(), O_RDWR | O_CLOEXEC);
-  char entry[16];
-  ASSERT_EQ(pread(file, entry, sizeof entry, 32 + 16), 16);
-  ASSERT_EQ(pwrite(file, entry, sizeof entry, 32), 16);
-  close(file);
+  set_entry(0, entry(1));
   EXPECT_TRUE(is_corrupt(a->reserve(1)));
   EXPECT_TRUE(b->reserve(1));
 }

@@ -3,9 +3,9 @@
     vllm_own_tests.py vllm-0.33.0.tar.gz      vLLM's source archive from PyPI; in an environment that has vLLM,
                                               pytest and tblib, on hostcuda with kernels=skip and memory=4G
 
-No kernel runs on hostcuda, so comparisons of values that one computes fail
-with either allocator: the tests run as they are, and once more without these comparisons. It exits with 1 where a
-test fails with Stillmap only. (docs/vllm.md says what came of it.)
+No kernel runs on hostcuda, so comparisons of values that one computes fail with either allocator: the tests run as
+they are, and once more without these comparisons. It exits with 1 where a test fails with Stillmap only.
+docs/vllm.md says what came of it.
 """
 
 import os

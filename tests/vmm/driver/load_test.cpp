@@ -1,5 +1,4 @@
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <set>
 #include <string>
 
@@ -62,49 +62,52 @@ TEST_F(driver_load, knows_one_file_under_two_names) {
   EXPECT_EQ(*driver::load((folder / "libother.so").string()), &driver());
 }
 
-// Regression: where hostcuda did not load, every test was skipped, and ./test passed.
-TEST_F(driver_load, a_test_that_does_not_get_the_hostcuda_it_needs_fails) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::setenv("STILLMAP_HOSTCUDA", "/dev/null", 1);
-    const int null = ::open("/dev/null", O_WRONLY);
-    ::dup2(null, STDOUT_FILENO);
-    ::execl("/proc/self/exe", "test", "--gtest_filter=driver_load.is_the_same_object_every_time",
-            nullptr);
-    ::_exit(2);
-  }
-  int how = 0;
-  ASSERT_EQ(::waitpid(child, &how, 0), child);
-  EXPECT_TRUE(WIFEXITED(how) && WEXITSTATUS(how) == 1) << how;
-}
-
-// What this program would look for as hostcuda if it was started in `folder`, under a name without a
-// slash, as the shell does with a program that it finds in PATH.
-std::string candidates_in(const fs::path &folder) {
+struct run_of_a_test {
+  int how = -1;  // as waitpid() says it
+  std::string said;
+};
+// Runs one test in a new process of this program, under a name without a slash, as the shell does with a
+// program that it finds in PATH. The process calls `prepare` first.
+run_of_a_test run_again(const std::string &test, const std::function<bool()> &prepare) {
+  run_of_a_test run;
   int ends[2];
-  if (::pipe(ends) != 0) return "no pipe";
+  if (::pipe(ends) != 0) return run;
   const pid_t child = ::fork();
   if (child == 0) {
     ::dup2(ends[1], STDOUT_FILENO);
-    ::unsetenv("STILLMAP_HOSTCUDA");
-    ::unsetenv("RUNFILES_DIR");
-    ::setenv("STILLMAP_TEST_CANDIDATES", "1", 1);
     const std::string program = fs::read_symlink("/proc/self/exe").string();
-    if (::chdir(folder.c_str()) != 0) ::_exit(1);
-    ::execl(program.c_str(), "planted",
-            "--gtest_filter=driver_candidates.are_not_looked_for_in_the_current_directory",
-            nullptr);
-    ::_exit(1);
+    const std::string filter = "--gtest_filter=" + test;
+    if (prepare()) ::execl(program.c_str(), "planted", filter.c_str(), nullptr);
+    ::_exit(2);
   }
   ::close(ends[1]);
-  std::string said;
   char buffer[4096];
   for (ssize_t n = 0; (n = ::read(ends[0], buffer, sizeof buffer)) > 0;) {
-    said.append(buffer, static_cast<std::size_t>(n));
+    run.said.append(buffer, static_cast<std::size_t>(n));
   }
   ::close(ends[0]);
-  ::waitpid(child, nullptr, 0);
-  return said;
+  ::waitpid(child, &run.how, 0);
+  return run;
+}
+
+// Regression: where hostcuda did not load, every test was skipped, and ./test passed.
+TEST_F(driver_load, a_test_that_does_not_get_the_hostcuda_it_needs_fails) {
+  const auto run = run_again("driver_load.is_the_same_object_every_time",
+                             [] { return ::setenv("STILLMAP_HOSTCUDA", "/dev/null", 1) == 0; });
+  EXPECT_TRUE(WIFEXITED(run.how) && WEXITSTATUS(run.how) == 1) << run.how;
+  EXPECT_NE(run.said.find("STILLMAP_DRIVER=host, but "), std::string::npos) << run.said;
+}
+
+// What this program would look for as hostcuda if it was started in `folder`.
+std::string candidates_in(const fs::path &folder) {
+  return run_again("driver_candidates.are_not_looked_for_in_the_current_directory",
+                   [&] {
+                     ::unsetenv("STILLMAP_HOSTCUDA");
+                     ::unsetenv("RUNFILES_DIR");
+                     ::setenv("STILLMAP_TEST_CANDIDATES", "1", 1);
+                     return ::chdir(folder.c_str()) == 0;
+                   })
+      .said;
 }
 
 // Regression: `cd shared; stillmap doctor` ran the library hostcuda/libcuda.so.1 beside shared.
