@@ -76,7 +76,7 @@ CUresult charge(int location, std::size_t bytes) {
   }
   b.used[location] += bytes;
   std::size_t sum = 0;
-  for (int i = 0; i < kMaxDevices; ++i) sum += b.used[i];
+  for (int i = 0; i < current_settings().machine.device_count; ++i) sum += b.used[i];
   b.peak = std::max(b.peak, sum);
   return CUDA_SUCCESS;
 }
@@ -119,9 +119,11 @@ CUresult create_physical(int location, std::size_t bytes, const CUmemAllocationP
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   p->pool = pool;
-  exclusive lock(the_memory().mutex);
   p->id = the_memory().next_id++;
-  if (p->own_file) the_memory().shared_files[p->file_id] = p.get();
+  if (p->own_file) {
+    exclusive lock(the_memory().mutex);
+    the_memory().shared_files[p->file_id] = p.get();
+  }
   *out = p.release();
   return CUDA_SUCCESS;
 }
@@ -222,13 +224,13 @@ std::vector<physical_piece> pieces(CUdeviceptr at, std::size_t bytes) {
 }
 
 void note_mapped_locked(physical *memory, CUdeviceptr at) {
-  memory->mapped_at.insert(at);
+  memory->mapped_at.push_back(at);
   if (memory->mapped_at.size() == 2) ++the_memory().aliased;
 }
 
 void note_unmapped_locked(physical *memory, CUdeviceptr at) {
   if (memory->mapped_at.size() == 2) --the_memory().aliased;
-  memory->mapped_at.erase(at);
+  std::erase(memory->mapped_at, at);
 }
 
 std::vector<virtual_range> aliases(CUdeviceptr at, std::size_t bytes) {

@@ -26,7 +26,7 @@ void reset_memory(const settings &next) {
     if (!m.present) settle_mapping();
   b.mappings.clear();
   std::unordered_set<physical *> memory;  // imported memory may have several handles
-  for (const auto &[value, h] : b.handles) memory.insert(h->memory);
+  for (const auto &[value, h] : b.handles) memory.insert(h.memory);
   for (physical *p : memory) {
     if (p->own_file) drop_shared_pages(p->where.fd, p->where.view, p->where.bytes);
     delete p;

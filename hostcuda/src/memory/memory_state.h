@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <shared_mutex>
 #include <unordered_map>
 #include <utility>
@@ -48,7 +47,7 @@ struct physical {
   bool vmm = false;     // created by cuMemCreate or imported
   std::uint64_t refs = 0;
   std::pair<std::uint64_t, std::uint64_t> file_id{};  // device and inode, if own_file
-  std::set<CUdeviceptr> mapped_at;                    // all addresses at which it is mapped
+  std::vector<CUdeviceptr> mapped_at;                 // all addresses at which it is mapped
   std::once_flag viewed;                              // if own_file: `where.view` has been created
 };
 
@@ -119,7 +118,7 @@ struct memory_registry {
   std::map<CUdeviceptr, chunk> chunks;
   std::map<CUdeviceptr, block> blocks;
   std::map<CUdeviceptr, host_range> host;
-  std::unordered_map<CUmemGenericAllocationHandle, std::unique_ptr<vmm_handle>> handles;
+  std::unordered_map<CUmemGenericAllocationHandle, vmm_handle> handles;
   std::map<std::pair<std::uint64_t, std::uint64_t>, physical *> shared_files;
   std::size_t used[kMaxDevices + 1] = {};
   std::size_t occupied[kMaxDevices + 1] = {};
@@ -127,7 +126,7 @@ struct memory_registry {
   std::uint64_t vmm_allocations = 0;
   std::uint64_t accessible_mappings = 0;
   std::atomic<std::uint64_t> aliased{0};  // number of physical allocations mapped more than once
-  std::uint64_t next_id = 1;
+  std::atomic<std::uint64_t> next_id{1};
   CUmemGenericAllocationHandle next_handle = 0x10000;
 };
 

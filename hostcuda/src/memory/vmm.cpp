@@ -84,18 +84,13 @@ void drop_if_unused_locked(vmm_handle *handle, dead_memory *dead) {
 
 vmm_handle *find_handle_locked(CUmemGenericAllocationHandle value) {
   const auto it = the_memory().handles.find(value);
-  return it == the_memory().handles.end() || it->second->held == 0 ? nullptr : it->second.get();
+  return it == the_memory().handles.end() || it->second.held == 0 ? nullptr : &it->second;
 }
 
 CUmemGenericAllocationHandle add_handle_locked(physical *memory, const CUmemAllocationProp &prop) {
   memory_registry &b = the_memory();
-  auto h = std::make_unique<vmm_handle>();
-  h->value = b.next_handle++;
-  h->memory = memory;
-  h->prop = prop;
-  h->held = 1;
-  const auto value = h->value;
-  b.handles.emplace(value, std::move(h));
+  const CUmemGenericAllocationHandle value = b.next_handle++;
+  b.handles.emplace(value, vmm_handle{value, memory, prop, 1, 0});
   return value;
 }
 
