@@ -151,6 +151,7 @@ status page_pool::acquire(std::size_t n, std::vector<page_ptr> &out,
   return {};
 }
 
+// Requires: the device's context is current.
 result<page *> page_pool::make_page() {
   const std::size_t bytes = options_.page_bytes;
   std::unique_ptr<page> p(new (std::nothrow)
@@ -182,9 +183,7 @@ result<physical_handle> page_pool::create_granted(std::size_t bytes) {
   if (options_.quota != nullptr) {
     STILLMAP_RETURN_IF_ERROR(options_.quota->reserve(bytes));
   }
-  const context_guard guard(driver(), device_.context());
-  auto made = guard.entered() ? driver().create_physical(bytes, properties_)
-                              : result<physical_handle>(tl::unexpected(guard.entered().error()));
+  auto made = driver().create_physical(bytes, properties_);
   if (made) {
     device_.space->physical_created(bytes);
   } else {
@@ -325,6 +324,8 @@ result<bool> page_pool::prepare_one(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     if (ready_.size() >= pages) return false;
   }
+  const context_guard guard(driver(), device_.context());
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
   STILLMAP_ASSIGN_OR_RETURN(auto made, make_page());
   const std::lock_guard lock(mutex_);
   ready_.push_back(*made);

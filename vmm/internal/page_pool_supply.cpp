@@ -11,7 +11,6 @@ status page_pool::supply(std::size_t n, page_list &got, page_list &fresh,
                          std::vector<page_ptr> &stolen, std::optional<stream_ref> consumer) {
   STILLMAP_RETURN_IF_ERROR(take_free(n, got));
   if (got.size() == n) return {};
-  // Enters the context once, so that creating each page only checks it.
   const context_guard guard(driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   // Unmapping is cheaper than creating a page, and leaves the device's memory to others.
