@@ -21,6 +21,8 @@ constexpr std::uint64_t moved_half_life = 1 << 20;
 constexpr std::uint64_t few_aliases_from = 6;
 constexpr std::uint64_t arenas_with_ample_addresses = 8;
 constexpr std::size_t first_reservation = std::size_t{64} << 20;  // of the arenas after those
+// Memory is all but used up where less than this part of it is left.
+constexpr std::size_t little_left = 512;
 // The limit on retries, for a callback that always returns true.
 constexpr int callback_rounds = 16;
 
@@ -127,6 +129,7 @@ void allocator_core::choose_placement(arena &a) {
   if (allocations - a.halved_at > moved_half_life) {
     a.moved /= 2;
     a.halved_at = allocations;
+    a.tight = false;
   }
   if (!a.repeats && a.moved * page() > a.extents.committed_bytes() / 2) a.pack();
 }
@@ -192,6 +195,7 @@ result<extent *> allocator_core::extend_by_pages(arena &a, const block_request &
     block = a.commit(*place);
     a.moved += supply.moved_pages;
   }
+  pack_if_tight(a);
   note_peaks(live() + static_cast<std::size_t>(r.bytes));
   return block;
 }
@@ -200,6 +204,20 @@ result<extent *> allocator_core::extend_by_pages(arena &a, const block_request &
 
 std::size_t allocator_core::ceiling() const {
   return std::min(limit.load(), device_.total_memory().bytes());
+}
+
+// A loop with places has more free memory in parts of pages than a packed arena has. Where hardly any
+// memory is left, it had better move pages in each iteration than run out in the next one.
+void allocator_core::pack_if_tight(arena &a) {
+  // With several streams, free memory says little: the pages of one are lent to others.
+  if (a.packed() || arenas_.size() != 1) return;
+  const std::size_t most = ceiling(), little = most / little_left, held = committed();
+  if (little < page() || held + little < most) return;
+  const std::lock_guard lock(a.lock);
+  const std::size_t free = a.extents.free_pages() * page() + static_cast<std::size_t>(a.cached_bytes());
+  if (held + little <= most + free) return;
+  a.tight = true;
+  a.pack();
 }
 
 // Memory is short: packs the arenas of programs that are not known to repeat themselves, or all.

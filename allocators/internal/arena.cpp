@@ -15,7 +15,8 @@ void *arena::allocate(const block_request &r) {
 }
 
 void *arena::allocate_not_reused(const block_request &r) {
-  const bool has_placements = r.alignment == allocation_granule && r.bytes > slab::largest_block;
+  const bool has_placements =
+      !packed_ && r.alignment == allocation_granule && r.bytes > slab::largest_block;
   if (has_placements && last_bin_ != nullptr) {
     if (extent *const s = last_bin_->front) {  // not in the table
       enter_in_table(*s);
@@ -37,7 +38,7 @@ inline void arena::add_to_pattern(const block_request &r) {
   if (pattern.varies()) repeats = false;
   if (!pattern.repeats()) return;
   repeats = true;
-  if (!packed_ || in_chunks_) return;
+  if (!packed_ || tight || in_chunks_) return;
   unpack();
   moved = 0;
 }
@@ -60,7 +61,7 @@ extent *arena::find_extent(const block_request &r, search_in where, at_lent lent
   for (const bool again : {false, true}) {
     if (again && cached_bytes_ == 0 && !empty_slabs_) break;
     if (again) flush();
-    if (r.alignment == allocation_granule) {
+    if (!packed_ && r.alignment == allocation_granule) {
       if (extent *const s = find_cached_placement(r, lent)) return s;
       if (lent == at_lent::stop && wants_lent(r)) return nullptr;
     }

@@ -229,6 +229,7 @@ class arena {
   std::uint64_t moved = 0;
   std::uint64_t halved_at = 0;
   growth_pattern pattern;
+  bool tight = false;               // hardly any memory was left: it stays packed
   bool repeats = false;             // as far as the pattern tells
   history_ring *history = nullptr;  // notified of recalled pages
 
