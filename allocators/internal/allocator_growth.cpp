@@ -214,7 +214,8 @@ void allocator_core::pack_if_tight(arena &a) {
   const std::size_t most = ceiling(), little = most / little_left, held = committed();
   if (little < page() || held + little < most) return;
   const std::lock_guard lock(a.lock);
-  const std::size_t free = a.extents.free_pages() * page() + static_cast<std::size_t>(a.cached_bytes());
+  const std::size_t free =
+      a.extents.free_pages() * page() + static_cast<std::size_t>(a.cached_bytes());
   if (held + little <= most + free) return;
   a.tight = true;
   a.pack();

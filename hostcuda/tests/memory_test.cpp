@@ -239,6 +239,30 @@ TEST_F(memory, UnbackedCopiesCheckButMoveNothing) {
   EXPECT_EQ(cuMemcpyDtoH(&byte, at + (std::size_t{100} << 30), 1), CUDA_ERROR_INVALID_VALUE);
 }
 
+// Regression: the kernel chose them, so that a program that looks at addresses, such as an allocator that
+// takes the lower of two equal blocks, did something else in each run.
+TEST_F(memory, UnbackedAddressesAreTheSameInEachRun) {
+  std::vector<CUdeviceptr> before;
+  std::vector<char> of_the_program;
+  for (int run = 0; run < 2; ++run) {
+    start("unbacked");
+    std::vector<CUdeviceptr> got(12);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      ASSERT_EQ(cuMemAlloc(&got[i], (20 + 2 * i) * MiB), CUDA_SUCCESS);
+      if (i % 3 == 2) ASSERT_EQ(cuMemFree(got[i - 1]), CUDA_SUCCESS);
+    }
+    for (const std::size_t alignment : {2 * MiB, 256 * MiB}) {
+      CUdeviceptr range = 0;
+      ASSERT_EQ(cuMemAddressReserve(&range, 1024 * MiB, alignment, 0, 0), CUDA_SUCCESS);
+      EXPECT_EQ(range % alignment, 0U);
+      got.push_back(range);
+    }
+    if (run == 1) EXPECT_EQ(got, before);
+    before = got;
+    of_the_program.resize(100 * MiB);  // where the next run's memory would be
+  }
+}
+
 TEST_F(memory, DestroyingAContextFreesItsMemory) {
   const std::size_t before = free_bytes();
   CUdeviceptr at = 0;

@@ -53,7 +53,52 @@ class first_touch_timer {
 
 constexpr int kReserveFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
+// Addresses of a machine whose memory is never accessed: the highest free ones of a range where neither
+// the kernel nor a sanitizer has anything. They are the same in each run of a program, and with them
+// what depends on addresses, such as which of two equal free blocks an allocator takes.
+class repeatable_addresses {
+ public:
+  // nullptr: there is no such range.
+  void *reserve(std::size_t bytes, std::size_t alignment) {
+    if (bytes > end - begin) return nullptr;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto at = free_.take_highest(round_up(bytes, kGranularity), alignment);
+    if (!at) return nullptr;
+    void *const wanted = reinterpret_cast<void *>(*at);
+    void *const got =
+        raw_mmap(wanted, bytes, PROT_NONE, kReserveFlags | MAP_FIXED_NOREPLACE, -1, 0);
+    if (got == wanted) return got;
+    if (got != MAP_FAILED) syscall(SYS_munmap, got, bytes);  // a hint before Linux 4.17
+    free_.add(*at, round_up(bytes, kGranularity));
+    return nullptr;
+  }
+  void give_back(void *at, std::size_t bytes) {
+    const auto from = reinterpret_cast<std::uintptr_t>(at);
+    if (from < begin || from >= end) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    free_.add(from, round_up(bytes, kGranularity));
+  }
+
+ private:
+  static constexpr std::uintptr_t begin = 0x2000'0000'0000, end = 0x3000'0000'0000;
+  std::mutex mutex_;
+  offset_ranges free_ = [] {
+    offset_ranges all;
+    all.add(begin, end - begin);
+    return all;
+  }();
+};
+
+// Never destroyed, because destructors of the program may call the driver.
+repeatable_addresses &addresses_of_unbacked() {
+  static repeatable_addresses *const a = new repeatable_addresses;
+  return *a;
+}
+
 void *reserve_anywhere(std::size_t bytes, std::size_t alignment) {
+  if (!current_settings().backed) {
+    if (void *const at = addresses_of_unbacked().reserve(bytes, alignment)) return at;
+  }
   const std::size_t slack = alignment > kHostPage ? alignment : 0;
   if (bytes + slack < bytes) return nullptr;
   void *raw = raw_mmap(nullptr, bytes + slack, PROT_NONE, kReserveFlags, -1, 0);
@@ -112,6 +157,7 @@ void *reserve_range(std::size_t bytes, std::size_t alignment, void *hint) {
 
 void release_range(void *at, std::size_t bytes) {
   syscall(SYS_munmap, at, bytes);
+  addresses_of_unbacked().give_back(at, bytes);
 }
 
 bool may_map_extent() {

@@ -1,4 +1,4 @@
-// Set of byte ranges of a file. Adjacent ranges are merged.
+// Set of ranges of bytes or addresses. Adjacent ranges are merged.
 #pragma once
 
 #include <algorithm>
@@ -54,6 +54,25 @@ class offset_ranges {
     by_offset_.erase(it);
     if (left != 0) by_offset_.emplace(offset + bytes, left);
     bytes_ -= bytes;
+  }
+
+  // Removes `bytes` as high as possible at a multiple of `alignment`, a power of two, and returns where.
+  // Examines at most 64 ranges.
+  std::optional<std::size_t> take_highest(std::size_t bytes, std::size_t alignment) {
+    int tries = 64;
+    for (auto it = by_offset_.end(); it != by_offset_.begin() && tries-- > 0;) {
+      --it;
+      const std::size_t begin = it->first, end = it->first + it->second;
+      if (bytes > it->second) continue;
+      const std::size_t at = (end - bytes) & ~(alignment - 1);
+      if (at < begin) continue;
+      by_offset_.erase(it);
+      if (at != begin) by_offset_.emplace(begin, at - begin);
+      if (at + bytes != end) by_offset_.emplace(at + bytes, end - at - bytes);
+      bytes_ -= bytes;
+      return at;
+    }
+    return std::nullopt;
   }
 
   // Removes and returns up to `most` bytes from the first range.

@@ -50,13 +50,14 @@ TEST_P(least_memory, is_what_lives_and_half_a_percent) {
   EXPECT_FALSE(r->oom) << r->where_oom;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    recorded, least_memory,
-    ::testing::Values(program{"diffusion_unet", 8}, program{"gpt2_large", 8},
-                      program{"gpt2_large_checkpointed", 8}, program{"gpt2_medium_parallel", 8},
-                      program{"gpt2_medium_variable", {}}, program{"llama_1b", 8},
-                      program{"llama_1b_variable", {}}, program{"llama_3b_checkpointed", 8},
-                      program{"resnet152", 8}, program{"resnet50", 8}));
+INSTANTIATE_TEST_SUITE_P(recorded, least_memory,
+                         ::testing::Values(program{"diffusion_unet", 8}, program{"gpt2_large", 8},
+                                           program{"gpt2_large_checkpointed", 8},
+                                           program{"gpt2_medium_parallel", 8},
+                                           program{"gpt2_medium_variable", {}},
+                                           program{"llama_1b", 8}, program{"llama_1b_variable", {}},
+                                           program{"llama_3b_checkpointed", 8},
+                                           program{"resnet152", 8}, program{"resnet50", 8}));
 
 }  // namespace
 }  // namespace stillmap::testing
