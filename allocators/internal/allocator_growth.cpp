@@ -206,11 +206,11 @@ std::size_t allocator_core::ceiling() const {
   return std::min(limit.load(), device_.total_memory().bytes());
 }
 
-// A loop with places has more free memory in parts of pages than a packed arena has. Where hardly any
-// memory is left, it had better move pages in each iteration than run out in the next one.
+// Places leave more free memory in parts of pages than packed blocks do. Where hardly any memory is left,
+// a loop had better move pages in each iteration than run out in the next one.
 void allocator_core::pack_if_tight(arena &a) {
   // With several streams, free memory says little: the pages of one are lent to others.
-  if (a.packed() || arenas_.size() != 1) return;
+  if (arenas_.size() != 1) return;
   const std::size_t most = ceiling(), little = most / little_left, held = committed();
   if (little < page() || held + little < most) return;
   const std::lock_guard lock(a.lock);
