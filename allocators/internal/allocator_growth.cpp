@@ -22,7 +22,7 @@ constexpr std::uint64_t few_aliases_from = 6;
 constexpr std::uint64_t arenas_with_ample_addresses = 8;
 constexpr std::size_t first_reservation = std::size_t{64} << 20;  // of the arenas after those
 // Memory is all but used up where less than this part of it is left.
-constexpr std::size_t little_left = 512;
+constexpr std::size_t little_left = 400;
 // The limit on retries, for a callback that always returns true.
 constexpr int callback_rounds = 16;
 
@@ -195,7 +195,7 @@ result<extent *> allocator_core::extend_by_pages(arena &a, const block_request &
     block = a.commit(*place);
     a.moved += supply.moved_pages;
   }
-  pack_if_tight(a);
+  pack_if_tight(a, !supply.created.empty());
   note_peaks(live() + static_cast<std::size_t>(r.bytes));
   return block;
 }
@@ -207,16 +207,25 @@ std::size_t allocator_core::ceiling() const {
 }
 
 // Places leave more free memory in parts of pages than packed blocks do. Where hardly any memory is left,
-// a loop had better move pages in each iteration than run out in the next one.
-void allocator_core::pack_if_tight(arena &a) {
+// a loop had better move pages in each iteration than run out in the next one. `created`: the growth
+// has created pages.
+void allocator_core::pack_if_tight(arena &a, bool created) {
   // With several streams, free memory says little: the pages of one are lent to others.
-  if (arenas_.size() != 1) return;
-  const std::size_t most = ceiling(), little = most / little_left, held = committed();
-  if (little < page() || held + little < most) return;
+  const std::size_t held = committed();
+  if (arenas_.size() != 1 || held / little_left < page()) return;
+  std::size_t free = 0;
+  {
+    const std::lock_guard lock(a.lock);
+    free = a.extents.free_pages() * page() + static_cast<std::size_t>(a.cached_bytes());
+  }
+  if (free >= ceiling() / little_left) return;
+  std::size_t room = ceiling() - std::min(ceiling(), held);
+  // Others may use the device, too. A loop grows seldom, so that it can be asked.
+  if (created && !a.packed()) {
+    if (const auto now = device_.memory()) room = std::min(room, now->free.bytes());
+  }
+  if (free + room >= (held + room) / little_left) return;
   const std::lock_guard lock(a.lock);
-  const std::size_t free =
-      a.extents.free_pages() * page() + static_cast<std::size_t>(a.cached_bytes());
-  if (held + little <= most + free) return;
   a.tight = true;
   a.pack();
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "stillmap/allocators/replay/replay.h"
 #include "stillmap/allocators/replay/trace_file.h"
@@ -41,13 +42,23 @@ TEST_P(least_memory, is_what_lives_and_half_a_percent) {
   ASSERT_TRUE(read) << read.error().message();
   const auto plan = plan_replay(*read, GetParam().iterations);
   ASSERT_TRUE(plan) << plan.error().message();
+  const target_kind limited = **find_target("stillmap");
+  target_kind not_alone = limited;  // others have the rest of the device
+  not_alone.has_limit = false;
+  not_alone.make = [](const device &d, const target_options &given) {
+    target_options without_limit = given;
+    without_limit.limit = UINT64_MAX;
+    return make_stillmap(d, without_limit);
+  };
   replay_options o;
-  o.kind = *find_target("stillmap");
   o.capacity =
       static_cast<std::uint64_t>(std::ceil(1.005 * static_cast<double>(plan->peak_live_bytes)));
-  const auto r = run(open_device(), *plan, o);
-  ASSERT_TRUE(r) << r.error().message();
-  EXPECT_FALSE(r->oom) << r->where_oom;
+  for (const target_kind *const kind : {&limited, &std::as_const(not_alone)}) {
+    o.kind = kind;
+    const auto r = run(open_device(), *plan, o);
+    ASSERT_TRUE(r) << r.error().message();
+    EXPECT_FALSE(r->oom) << r->where_oom << (kind->has_limit ? "" : ", without a limit");
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(recorded, least_memory,
