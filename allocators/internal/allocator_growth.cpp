@@ -35,7 +35,7 @@ constexpr int callback_rounds = 16;
 std::size_t tolerated(std::size_t live_peak, std::size_t arenas, bool repeats, std::size_t moved,
                       std::size_t page) {
   std::size_t share = live_peak / 16;
-  if (live_peak >= 2 * GiB && arenas == 1) share = repeats ? 0 : live_peak / 64;
+  if (live_peak >= 2 * GiB && arenas == 1) share = repeats ? 0 : live_peak / 40;
   if (arenas != 1 || !repeats) {
     const double peak = static_cast<double>(std::max(live_peak, page));
     const double part = std::clamp(2 * (static_cast<double>(moved) / peak - 0.25), 0.0, 8.0);
@@ -131,7 +131,9 @@ void allocator_core::choose_placement(arena &a) {
     a.halved_at = allocations;
     a.tight = false;
   }
-  if (!a.repeats && a.moved * page() > a.extents.committed_bytes() / 2) a.pack();
+  if (a.packed() || a.repeats || a.moved * page() <= a.extents.committed_bytes() / 2) return;
+  a.pack();
+  a.moved = 0;  // what it moved between places does not tell what it will move
 }
 
 // A program that does not repeat itself maps its pages at ever more addresses, and aliases fragment
@@ -224,7 +226,8 @@ void allocator_core::pack_if_tight(arena &a, bool created) {
   if (created && !a.packed()) {
     if (const auto now = device_.memory()) room = std::min(room, now->free.bytes());
   }
-  if (free + room >= (held + room) / little_left) return;
+  const std::size_t part = a.packed() ? 2 * little_left : little_left;
+  if (free + room >= (held + room) / part) return;
   const std::lock_guard lock(a.lock);
   a.tight = true;
   a.pack();
