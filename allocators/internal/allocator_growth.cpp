@@ -212,7 +212,8 @@ std::size_t allocator_core::ceiling() const {
 // a loop had better move pages in each iteration than run out in the next one. `created`: the growth
 // has created pages.
 void allocator_core::pack_if_tight(arena &a, bool created) {
-  // With several streams, free memory says little: the pages of one are lent to others.
+  // With several streams, free memory says little: the pages of one are lent to others. Nor do parts of
+  // a page.
   const std::size_t held = committed();
   if (arenas_.size() != 1 || held / little_left < page()) return;
   std::size_t free = 0;
