@@ -53,9 +53,9 @@ class first_touch_timer {
 
 constexpr int kReserveFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
-// Addresses of a machine whose memory is never accessed: the highest free ones of a range where neither
-// the kernel nor a sanitizer has anything. They are the same in each run of a program, and with them
-// what depends on addresses, such as which of two equal free blocks an allocator takes.
+// Addresses of a machine whose memory is never accessed: the highest free ones of a range where the kernel
+// puts nothing by itself. They are the same in each run of a program, and with them what depends on
+// addresses, such as which of two equal free blocks an allocator takes. ThreadSanitizer has that range.
 class repeatable_addresses {
  public:
   // nullptr: there is no such range.
