@@ -267,6 +267,29 @@ TEST_F(memory, UnbackedAddressesAreTheSameInEachRun) {
   }
 }
 
+// Regression: a reservation at a hint did not count as taken there, so that the next one was left to the
+// kernel.
+TEST_F(memory, UnbackedAddressesAtAHintAreTakenAndComeBack) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer has those addresses, so that the kernel chooses others";
+#endif
+  start("unbacked");
+  constexpr std::size_t bytes = 1024 * MiB;
+  const auto reserve_at = [](CUdeviceptr hint) {
+    CUdeviceptr at = 0;
+    EXPECT_EQ(cuMemAddressReserve(&at, bytes, 0, hint, 0), CUDA_SUCCESS);
+    return at;
+  };
+  const CUdeviceptr top = reserve_at(0);
+  const CUdeviceptr hinted = reserve_at(top - 2 * bytes);
+  EXPECT_EQ(hinted, top - 2 * bytes);
+  EXPECT_EQ(reserve_at(0), top - bytes) << "between the two";
+  EXPECT_EQ(reserve_at(0), hinted - bytes);
+  EXPECT_NE(reserve_at(hinted), hinted) << "in use";
+  ASSERT_EQ(cuMemAddressFree(hinted, bytes), CUDA_SUCCESS);
+  EXPECT_EQ(reserve_at(0), hinted);
+}
+
 TEST_F(memory, DestroyingAContextFreesItsMemory) {
   const std::size_t before = free_bytes();
   CUdeviceptr at = 0;

@@ -53,34 +53,51 @@ class first_touch_timer {
 
 constexpr int kReserveFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
+void unmap(void *at, std::size_t bytes) {
+  syscall(SYS_munmap, at, bytes);
+}
+
+// Reserves that range. False: part of it is in use.
+bool map_reserved(void *at, std::size_t bytes) {
+  void *const got = raw_mmap(at, bytes, PROT_NONE, kReserveFlags | MAP_FIXED_NOREPLACE, -1, 0);
+  if (got == at) return true;
+  if (got != MAP_FAILED) unmap(got, bytes);  // a hint before Linux 4.17
+  return false;
+}
+
 // Addresses of a machine whose memory is never accessed: the highest free ones of a range where the kernel
 // puts nothing by itself. They are the same in each run of a program, and with them what depends on
 // addresses, such as which of two equal free blocks an allocator takes. ThreadSanitizer has that range.
 class repeatable_addresses {
  public:
+  static bool contains(std::uintptr_t at) { return at >= begin && at < end; }
   // nullptr: there is no such range.
   void *reserve(std::size_t bytes, std::size_t alignment) {
     if (bytes > end - begin) return nullptr;
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto at = free_.take_highest(round_up(bytes, kGranularity), alignment);
-    if (!at) return nullptr;
-    void *const wanted = reinterpret_cast<void *>(*at);
-    void *const got =
-        raw_mmap(wanted, bytes, PROT_NONE, kReserveFlags | MAP_FIXED_NOREPLACE, -1, 0);
-    if (got == wanted) return got;
-    if (got != MAP_FAILED) syscall(SYS_munmap, got, bytes);  // a hint before Linux 4.17
-    free_.add(*at, round_up(bytes, kGranularity));
-    return nullptr;
+    const auto at = free_.highest(whole(bytes), alignment);
+    return at && take(*at, bytes) ? reinterpret_cast<void *>(*at) : nullptr;
   }
-  void give_back(void *at, std::size_t bytes) {
-    const auto from = reinterpret_cast<std::uintptr_t>(at);
-    if (from < begin || from >= end) return;
+  // Requires: contains(at). False: part of it is in use.
+  bool reserve_at(std::uintptr_t at, std::size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    free_.add(from, round_up(bytes, kGranularity));
+    return bytes <= end - at && free_.contains(at, whole(bytes)) && take(at, bytes);
+  }
+  // Requires: they were reserved here.
+  void give_back(std::uintptr_t at, std::size_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    free_.add(at, whole(bytes));
   }
 
  private:
   static constexpr std::uintptr_t begin = 0x2000'0000'0000, end = 0x3000'0000'0000;
+  static std::size_t whole(std::size_t bytes) { return round_up(bytes, kGranularity); }
+  bool take(std::uintptr_t at, std::size_t bytes) {
+    if (!map_reserved(reinterpret_cast<void *>(at), bytes)) return false;
+    free_.take(at, whole(bytes));
+    return true;
+  }
+
   std::mutex mutex_;
   offset_ranges free_ = [] {
     offset_ranges all;
@@ -105,9 +122,9 @@ void *reserve_anywhere(std::size_t bytes, std::size_t alignment) {
   if (raw == MAP_FAILED) return nullptr;
   const auto start = reinterpret_cast<std::uintptr_t>(raw);
   const std::uintptr_t aligned = slack == 0 ? start : round_up(start, alignment);
-  if (aligned != start) release_range(raw, aligned - start);
+  if (aligned != start) unmap(raw, aligned - start);
   const std::size_t tail = start + bytes + slack - (aligned + bytes);
-  if (tail != 0) release_range(reinterpret_cast<void *>(aligned + bytes), tail);
+  if (tail != 0) unmap(reinterpret_cast<void *>(aligned + bytes), tail);
   return reinterpret_cast<void *>(aligned);
 }
 
@@ -148,16 +165,18 @@ bool clear(const extent &what) {
 void *reserve_range(std::size_t bytes, std::size_t alignment, void *hint) {
   const auto wanted = reinterpret_cast<std::uintptr_t>(hint);
   if (wanted != 0 && wanted % std::max(alignment, kHostPage) == 0) {
-    void *got = raw_mmap(hint, bytes, PROT_NONE, kReserveFlags | MAP_FIXED_NOREPLACE, -1, 0);
-    if (got == hint) return got;
-    if (got != MAP_FAILED) release_range(got, bytes);  // a hint before Linux 4.17
+    const bool got = repeatable_addresses::contains(wanted)
+                         ? addresses_of_unbacked().reserve_at(wanted, bytes)
+                         : map_reserved(hint, bytes);
+    if (got) return hint;
   }
   return reserve_anywhere(bytes, alignment);
 }
 
 void release_range(void *at, std::size_t bytes) {
-  syscall(SYS_munmap, at, bytes);
-  addresses_of_unbacked().give_back(at, bytes);
+  unmap(at, bytes);
+  const auto begin = reinterpret_cast<std::uintptr_t>(at);
+  if (repeatable_addresses::contains(begin)) addresses_of_unbacked().give_back(begin, bytes);
 }
 
 bool may_map_extent() {
@@ -239,7 +258,7 @@ char *map_view(int fd, std::size_t bytes) {
 
 void drop_shared_pages(int fd, char *view, std::size_t bytes) {
   do_later([fd, view, bytes] {
-    if (view != nullptr) release_range(view, bytes);
+    if (view != nullptr) unmap(view, bytes);
     close(fd);
   });
 }
@@ -454,7 +473,7 @@ bool page_file::keep_lowest_locked(std::size_t most) {
 void page_file::reset(std::size_t keep) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (keep != 0 && keep_lowest_locked(keep)) return;
-  if (view_ != nullptr) release_range(view_, view_bytes_);
+  if (view_ != nullptr) unmap(view_, view_bytes_);
   view_ = nullptr;
   view_bytes_ = 0;
   if (fd_ >= 0) close(fd_);

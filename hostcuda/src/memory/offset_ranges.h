@@ -46,33 +46,37 @@ class offset_ranges {
     return it->first;
   }
 
-  // Removes `bytes` at `offset`.
-  // Requires: a range of at least `bytes` begins at `offset`.
-  void take(std::size_t offset, std::size_t bytes) {
-    const auto it = by_offset_.find(offset);
-    const std::size_t left = it->second - bytes;
-    by_offset_.erase(it);
-    if (left != 0) by_offset_.emplace(offset + bytes, left);
-    bytes_ -= bytes;
-  }
-
-  // Removes `bytes` as high as possible at a multiple of `alignment`, a power of two, and returns where.
-  // Examines at most 64 ranges.
-  std::optional<std::size_t> take_highest(std::size_t bytes, std::size_t alignment) {
+  // Returns the highest multiple of `alignment`, a power of two, at which there are `bytes`. Examines at
+  // most 64 ranges.
+  std::optional<std::size_t> highest(std::size_t bytes, std::size_t alignment) const {
     int tries = 64;
     for (auto it = by_offset_.end(); it != by_offset_.begin() && tries-- > 0;) {
       --it;
-      const std::size_t begin = it->first, end = it->first + it->second;
       if (bytes > it->second) continue;
-      const std::size_t at = (end - bytes) & ~(alignment - 1);
-      if (at < begin) continue;
-      by_offset_.erase(it);
-      if (at != begin) by_offset_.emplace(begin, at - begin);
-      if (at + bytes != end) by_offset_.emplace(at + bytes, end - at - bytes);
-      bytes_ -= bytes;
-      return at;
+      const std::size_t at = (it->first + it->second - bytes) & ~(alignment - 1);
+      if (at >= it->first) return at;
     }
     return std::nullopt;
+  }
+
+  // Whether one range has all of them.
+  bool contains(std::size_t offset, std::size_t bytes) const {
+    auto after = by_offset_.upper_bound(offset);
+    if (after == by_offset_.begin()) return false;
+    --after;
+    return offset - after->first < after->second &&
+           bytes <= after->second - (offset - after->first);
+  }
+
+  // Removes `bytes` at `offset`.
+  // Requires: contains(offset, bytes).
+  void take(std::size_t offset, std::size_t bytes) {
+    const auto it = std::prev(by_offset_.upper_bound(offset));
+    const std::size_t begin = it->first, end = begin + it->second;
+    by_offset_.erase(it);
+    if (offset != begin) by_offset_.emplace(begin, offset - begin);
+    if (offset + bytes != end) by_offset_.emplace(offset + bytes, end - offset - bytes);
+    bytes_ -= bytes;
   }
 
   // Removes and returns up to `most` bytes from the first range.
