@@ -214,15 +214,16 @@ std::size_t allocator_core::ceiling() const {
 void allocator_core::pack_if_tight(arena &a, bool created) {
   // With several streams, free memory says little: the pages of one are lent to others. Nor do parts of
   // a page.
-  const std::size_t held = committed();
-  if (arenas_.size() != 1 || held / little_left < page()) return;
+  if (arenas_.size() != 1) return;
+  const std::size_t most = ceiling(), held = committed();
+  if (held / little_left < page()) return;
   std::size_t free = 0;
   {
     const std::lock_guard lock(a.lock);
     free = a.extents.free_pages() * page() + static_cast<std::size_t>(a.cached_bytes());
   }
-  if (free >= ceiling() / little_left) return;
-  std::size_t room = ceiling() - std::min(ceiling(), held);
+  if (free >= most / little_left) return;
+  std::size_t room = most - std::min(most, held);
   // Others may use the device, too. A loop grows seldom, so that it can be asked.
   if (created && !a.packed()) {
     if (const auto now = device_.memory()) room = std::min(room, now->free.bytes());

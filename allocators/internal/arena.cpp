@@ -15,8 +15,7 @@ void *arena::allocate(const block_request &r) {
 }
 
 void *arena::allocate_not_reused(const block_request &r) {
-  const bool has_placements =
-      !packed_ && r.alignment == allocation_granule && r.bytes > slab::largest_block;
+  const bool has_placements = r.alignment == allocation_granule && r.bytes > slab::largest_block;
   if (has_placements && last_bin_ != nullptr) {
     if (extent *const s = last_bin_->front) {  // not in the table
       enter_in_table(*s);
@@ -61,7 +60,7 @@ extent *arena::find_extent(const block_request &r, search_in where, at_lent lent
   for (const bool again : {false, true}) {
     if (again && cached_bytes_ == 0 && !empty_slabs_) break;
     if (again) flush();
-    if (!packed_ && r.alignment == allocation_granule) {
+    if (r.alignment == allocation_granule) {
       if (extent *const s = find_cached_placement(r, lent)) return s;
       if (lent == at_lent::stop && wants_lent(r)) return nullptr;
     }
@@ -75,6 +74,7 @@ extent *arena::find_extent(const block_request &r, search_in where, at_lent lent
 }
 
 [[gnu::always_inline]] inline extent *arena::first_available(const block_request &r, at_lent lent) {
+  if (packed_) return nullptr;  // it remembers none
   size_bin *const of = bin_of(r.bytes);
   if (of == nullptr) return nullptr;
   extent *blocker = nullptr;

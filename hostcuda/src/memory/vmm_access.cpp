@@ -30,6 +30,7 @@ struct protect_run {
 };
 
 unsigned union_of(access_bits bits) {
+  // The lower bits of all pairs, and the upper ones.
   constexpr access_bits low = 0x5555'5555'5555'5555;
   return ((bits & low) != 0 ? 1U : 0U) | ((bits & ~low) != 0 ? 2U : 0U);
 }

@@ -2,14 +2,10 @@
 // docs/allocator.md#growth-and-remapping
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <optional>
-#include <string>
 #include <utility>
 
-#include "stillmap/allocators/replay/replay.h"
-#include "stillmap/allocators/replay/trace_file.h"
-#include "tests/support/buffer_test.h"
+#include "tests/system/traces/recorded_trace.h"
 
 namespace stillmap::testing {
 namespace {
@@ -25,23 +21,16 @@ std::ostream &operator<<(std::ostream &out, const program &p) {
   return out << p.trace;
 }
 
-class least_memory : public device_test, public ::testing::WithParamInterface<program> {
+class least_memory : public recorded_trace_test, public ::testing::WithParamInterface<program> {
  protected:
-  void SetUp() override {
-    device_test::SetUp();
-    if (IsSkipped()) return;
-    if (!on_hostcuda()) GTEST_SKIP() << "needs a device whose memory costs nothing";
-    become("unbacked");
-  }
+  void SetUp() override { begin("unbacked"); }
 };
 
 // Regression: diffusion_unet. In its fourth iteration no request had been refused yet, so that its blocks
 // still went to remembered places, between which too much was free in parts of pages.
 TEST_P(least_memory, is_what_lives_and_half_a_percent) {
-  const auto read = load_trace(std::string("bench/traces/") + GetParam().trace + ".trace.zst");
-  ASSERT_TRUE(read) << read.error().message();
-  const auto plan = plan_replay(*read, GetParam().iterations);
-  ASSERT_TRUE(plan) << plan.error().message();
+  std::optional<replay_plan> planned;
+  ASSERT_NO_FATAL_FAILURE(plan(GetParam().trace, GetParam().iterations, planned));
   const target_kind limited = **find_target("stillmap");
   target_kind not_alone = limited;  // others have the rest of the device
   not_alone.has_limit = false;
@@ -51,11 +40,10 @@ TEST_P(least_memory, is_what_lives_and_half_a_percent) {
     return make_stillmap(d, without_limit);
   };
   replay_options o;
-  o.capacity =
-      static_cast<std::uint64_t>(std::ceil(1.005 * static_cast<double>(plan->peak_live_bytes)));
+  o.capacity = capacity(*planned, 1.005);
   for (const target_kind *const kind : {&limited, &std::as_const(not_alone)}) {
     o.kind = kind;
-    const auto r = run(open_device(), *plan, o);
+    const auto r = run(open_device(), *planned, o);
     ASSERT_TRUE(r) << r.error().message();
     EXPECT_FALSE(r->oom) << r->where_oom << (kind->has_limit ? "" : ", without a limit");
   }

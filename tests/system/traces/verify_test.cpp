@@ -4,12 +4,11 @@
 // tools/replay_table.py --verify.
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <filesystem>
+#include <algorithm>
+#include <optional>
+#include <string>
 
-#include "stillmap/allocators/replay/replay.h"
-#include "stillmap/allocators/replay/trace_file.h"
-#include "tests/support/buffer_test.h"
+#include "tests/system/traces/recorded_trace.h"
 
 namespace stillmap::testing {
 namespace {
@@ -27,38 +26,28 @@ std::ostream &operator<<(std::ostream &out, const recorded &r) {
   return out << r.trace << " in " << r.capacity << " times, " << r.schedule;
 }
 
-class traces : public device_test, public ::testing::WithParamInterface<recorded> {
+class traces : public recorded_trace_test, public ::testing::WithParamInterface<recorded> {
  protected:
-  void SetUp() override {
-    device_test::SetUp();
-    if (IsSkipped()) return;
-    if (!on_hostcuda()) GTEST_SKIP() << "needs a device with an oracle";
-    become((std::string("lazy,strict,schedule=") + GetParam().schedule).c_str());
-  }
+  void SetUp() override { begin(std::string("lazy,strict,schedule=") + GetParam().schedule); }
 };
 
 TEST_P(traces, keep_every_byte) {
   const recorded &what = GetParam();
-  const std::string file = std::string("bench/traces/") + what.trace + ".trace.zst";
-  ASSERT_TRUE(std::filesystem::exists(file)) << "run from the top of the source";
-  const auto read = load_trace(file);
-  ASSERT_TRUE(read) << read.error().message();
-  const auto plan = plan_replay(*read, what.iterations);
-  ASSERT_TRUE(plan) << plan.error().message();
+  std::optional<replay_plan> planned;
+  ASSERT_NO_FATAL_FAILURE(plan(what.trace, what.iterations, planned));
   const device d = open_device();
   replay_options o;
   o.kind = *find_target("stillmap");
   o.verify = check_depth::pages;
-  o.capacity = static_cast<std::uint64_t>(
-      std::ceil(what.capacity * static_cast<double>(plan->peak_live_bytes)));
-  const auto r = run(d, *plan, o);
+  o.capacity = capacity(*planned, what.capacity);
+  const auto r = run(d, *planned, o);
   ASSERT_TRUE(r) << r.error().message();
   EXPECT_FALSE(r->oom) << r->where_oom;
   EXPECT_EQ(r->violations, 0u);
   EXPECT_LE(r->peak_committed_bytes, *o.capacity);
   // At least the ends of every block.
   std::uint64_t least = 0;
-  for (const planned_op &op : plan->ops) {
+  for (const planned_op &op : planned->ops) {
     if (op.verb == trace_verb::allocate) least += std::min<std::uint64_t>(op.bytes, 128);
   }
   EXPECT_GE(r->bytes_checked, least);
