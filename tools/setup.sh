@@ -127,12 +127,12 @@ ensure_cccl_headers() {
 ensure_nanobind() {
   local wheel=nanobind==3.1.0 hash=sha256:96984dbe8154ffb86e653b1b60aaeed6985c710c5e75ad0279eb87943c66292d
   local log="$STILLMAP_ROOT/.cache/pip.log" python=python3 found
+  mkdir -p "$STILLMAP_ROOT/.cache"
   found=$(echo "$STILLMAP_ROOT"/.venv/lib/python3*/site-packages/nanobind)
   if [[ ! -e $found/src/nb_combined.cpp || ! -e $(echo "$STILLMAP_ROOT"/.venv/lib/python3*/site-packages/nanobind-3.1.0.dist-info) ]]; then
     [[ -x /usr/bin/python3 ]] && python=/usr/bin/python3
     if command -v dpkg-query >/dev/null; then ensure_packages python3-venv ca-certificates; fi
     say "fetching $wheel from PyPI into .venv, for the Python module"
-    mkdir -p "$STILLMAP_ROOT/.cache"
     if ! { { [[ -x $STILLMAP_ROOT/.venv/bin/pip ]] || "$python" -m venv "$STILLMAP_ROOT/.venv"; } &&
       "$STILLMAP_ROOT/.venv/bin/pip" install --no-deps --disable-pip-version-check --require-hashes \
         -r <(echo "$wheel --hash=$hash"); } >"$log" 2>&1; then
