@@ -152,10 +152,39 @@ typedef struct hostcuda_launch {
   unsigned grid[3];
   unsigned block[3];
   void **params;
+  unsigned shared_bytes; /* dynamic shared memory of a block, as given to the launch */
 } hostcuda_launch;
 typedef void (*hostcuda_kernel)(const hostcuda_launch *launch);
 CUresult hostcuda_register_kernel(const char *entry, hostcuda_kernel fn, unsigned param_count,
                                   const size_t *param_bytes);
+
+/* ---- Host kernels that are written for one thread */
+
+/* Where a thread is in its grid: threadIdx, blockIdx, blockDim and gridDim of CUDA C++. */
+typedef struct hostcuda_thread {
+  unsigned thread_idx[3];
+  unsigned block_idx[3];
+  unsigned block_dim[3];
+  unsigned grid_dim[3];
+  unsigned shared_bytes; /* as in hostcuda_launch */
+} hostcuda_thread;
+
+/* Calls body(launch->params) once for each thread of the grid, block after block, all on the calling
+ * thread. A thread of a block runs until it returns or waits in hostcuda_syncthreads. Each has a
+ * stack of 1 MiB. One grid of the process runs at a time, so static variables can be the shared
+ * memory of a block.
+ * Requires: the caller is a host kernel, and `launch` is its argument.
+ * Errors:   NOT_PERMITTED outside of a host kernel or within `body`; OUT_OF_MEMORY when the host has
+ *           no memory for the stacks of waiting threads. An exception of `body` leaves this function
+ *           too, and threads that wait then are not resumed. */
+CUresult hostcuda_run_threads(const hostcuda_launch *launch, void (*body)(void **params));
+
+/* The calling thread of a grid. Valid until `body` returns. NULL outside of a `body`. */
+const hostcuda_thread *hostcuda_this_thread(void);
+
+/* As __syncthreads: returns when each thread of the block has called it or has returned.
+ * Errors: NOT_PERMITTED outside of a `body`. */
+CUresult hostcuda_syncthreads(void);
 
 /* Returns the host address of `bytes` at device address `at`, if all of it is mapped and accessible
  * to the kernel's device. Otherwise returns NULL and breaks the context with the sticky error 700,

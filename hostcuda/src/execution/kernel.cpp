@@ -99,6 +99,7 @@ CUresult run_kernel(const host_kernel &kernel, const launch_shape &shape, packed
   std::copy_n(shape.grid, 3, launch.grid);
   std::copy_n(shape.block, 3, launch.block);
   launch.params = params.at.data();
+  launch.shared_bytes = shape.shared;
   running_work *const work = this_threads_work();
   work->in_kernel = true;
   kernel.fn(&launch);
