@@ -51,6 +51,14 @@ void memory_synchronised();
 // Whether device memory has no bytes, so that copies and kernels must not access it.
 bool unbacked();
 
+// Memory for a variable of GPU code in the current context: zeros, or `initial`, which is empty or
+// has `bytes` bytes. It lives until destroy_variable or the end of the context.
+// Requires: a current context; `bytes` is not 0.
+// Errors:   OUT_OF_MEMORY.
+CUresult create_variable(const std::vector<std::byte> &initial, std::size_t bytes,
+                         CUdeviceptr *out);
+void destroy_variable(CUdeviceptr at, std::size_t bytes, CUdevice device);
+
 // Frees the memory allocated in a context. VMM memory belongs to no context and is not freed.
 void release_context_memory(context *ctx);
 

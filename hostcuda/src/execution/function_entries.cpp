@@ -12,9 +12,6 @@ CUresult get_attribute(int *out, int what, const function_attributes &from) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
       *out = 1024;
       return CUDA_SUCCESS;
-    case CU_FUNC_ATTRIBUTE_NUM_REGS:
-      *out = kRegisters;
-      return CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_PTX_VERSION:
     case CU_FUNC_ATTRIBUTE_BINARY_VERSION: {
       const auto &machine = current_settings().machine;

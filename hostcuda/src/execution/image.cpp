@@ -1,5 +1,7 @@
 #include "hostcuda/src/execution/image.h"
 
+#include <elf.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
@@ -29,9 +31,12 @@ bool is_machine_code(const void *image) {
 constexpr const char *kMachineCode =
     "hostcuda does not run machine code; kernels=skip accepts it and runs registered kernels only";
 
-CUresult parse_machine_code(code_image *out, const char **error) {
-  out->machine_code = true;
-  if (current_settings().skip_kernels) return CUDA_SUCCESS;
+CUresult parse_machine_code(const void *image, std::optional<std::size_t> size, code_image *out,
+                            const char **error) {
+  if (current_settings().skip_kernels) {
+    out->any_name = !read_cubin(image, size, out);
+    return CUDA_SUCCESS;
+  }
   *error = kMachineCode;
   return CUDA_ERROR_NO_BINARY_FOR_GPU;
 }
@@ -86,6 +91,12 @@ const image_kernel *code_image::find(std::string_view name) const {
   return found == kernels.end() ? nullptr : &*found;
 }
 
+const image_variable *code_image::find_variable(std::string_view name) const {
+  const auto found = std::find_if(variables.begin(), variables.end(),
+                                  [&](const image_variable &v) { return v.name == name; });
+  return found == variables.end() ? nullptr : &*found;
+}
+
 std::vector<kernel_param> lay_out(const std::vector<std::size_t> &bytes) {
   std::vector<kernel_param> out;
   std::size_t offset = 0;
@@ -107,7 +118,7 @@ void jit_options::write_logs(std::string_view error) const {
 CUresult parse_image(const void *image, const jit_options &jit,
                      std::shared_ptr<const code_image> *out) {
   return parse_with_logs(jit, out, [&](code_image *into, const char **error) {
-    return is_machine_code(image) ? parse_machine_code(into, error)
+    return is_machine_code(image) ? parse_machine_code(image, std::nullopt, into, error)
                                   : parse_text(static_cast<const char *>(image), into, error);
   });
 }
@@ -118,8 +129,9 @@ CUresult parse_file(const char *path, const jit_options &jit,
   if (!in) return CUDA_ERROR_FILE_NOT_FOUND;
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   return parse_with_logs(jit, out, [&](code_image *into, const char **error) {
-    return text.size() >= 4 && is_machine_code(text.data()) ? parse_machine_code(into, error)
-                                                            : parse_text(text, into, error);
+    return text.size() >= EI_NIDENT && is_machine_code(text.data())
+               ? parse_machine_code(text.data(), text.size(), into, error)
+               : parse_text(text, into, error);
   });
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,20 +19,43 @@ struct kernel_param {
   std::size_t bytes;
 };
 
+constexpr int kRegisters = 32;  // of each thread of a kernel that does not say how many it uses
+
+struct kernel_resources {
+  int registers = kRegisters;
+  int local_bytes = 0;     // of a thread
+  int shared_bytes = 0;    // of a block, without dynamic shared memory
+  int constant_bytes = 0;  // of the module
+};
+
 struct image_kernel {
   std::string name;
-  std::vector<kernel_param> params;
+  std::vector<kernel_param> params;  // empty for a kernel of machine code
+  kernel_resources uses;
+};
+
+// A variable of GPU code, in global or constant memory.
+struct image_variable {
+  std::string name;
+  std::size_t bytes;
+  std::vector<std::byte> initial;  // empty: zeros
 };
 
 struct code_image {
-  bool machine_code = false;  // a cubin or fat binary: any name may be a kernel of it
+  bool any_name = false;  // machine code that is not read: any name may be a kernel of it
   std::vector<image_kernel> kernels;
+  std::vector<image_variable> variables;
 
   const image_kernel *find(std::string_view name) const;
+  const image_variable *find_variable(std::string_view name) const;
 };
 
 // Returns the `.entry` directives of PTX text. Skips comments.
 std::vector<image_kernel> ptx_entries(std::string_view text);
+
+// Reads the names and resources of kernels, and the variables, of a cubin. `size` is absent for an
+// image in memory. Returns false and changes nothing if it is no cubin.
+bool read_cubin(const void *image, std::optional<std::size_t> size, code_image *out);
 
 // Lays parameters of these sizes out, each at its natural alignment.
 std::vector<kernel_param> lay_out(const std::vector<std::size_t> &bytes);

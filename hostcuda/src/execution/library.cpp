@@ -30,22 +30,29 @@ CUresult add_library(CUresult parsed, std::shared_ptr<const code_image> image, C
 
 CUresult unload_library(CUlibrary handle) {
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  auto &r = the_modules();
-  std::lock_guard lock(r.mu);
-  const auto found = r.libraries.find(handle);
-  if (found == r.libraries.end()) return CUDA_ERROR_INVALID_HANDLE;
-  for (const auto &[ctx, module] : found->second.modules) unload_module(r, module);
-  for (const auto &[name, kernel] : found->second.kernels) r.kernels.erase(kernel);
-  r.libraries.erase(found);
+  std::vector<module_variable> variables;
+  {
+    auto &r = the_modules();
+    std::lock_guard lock(r.mu);
+    const auto found = r.libraries.find(handle);
+    if (found == r.libraries.end()) return CUDA_ERROR_INVALID_HANDLE;
+    for (const auto &[ctx, module] : found->second.modules) unload_module(r, module, &variables);
+    for (const auto &[name, kernel] : found->second.kernels) r.kernels.erase(kernel);
+    r.libraries.erase(found);
+  }
+  end_variables(variables);
   return CUDA_SUCCESS;
 }
 
-// Variables of GPU code have no storage.
-CUresult find_variable(const void *at, const void *bytes, CUlibrary handle, const char *name) {
-  if (name == nullptr || (at == nullptr && bytes == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+// The module of a library in the current context; nullptr for an unknown library.
+CUmodule current_module_of(CUlibrary handle) {
   auto &r = the_modules();
   std::lock_guard lock(r.mu);
-  return r.libraries.contains(handle) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;
+  return module_of(r, handle, current_context());
+}
+
+bool asks_for_variable(const void *at, const void *bytes, const char *name) {
+  return name != nullptr && (at != nullptr || bytes != nullptr);
 }
 
 // Calls use(kernel) with the lock held.
@@ -113,21 +120,27 @@ HOSTCUDA_ENTRY(cuLibraryGetKernel, 12000, plain, 0,
 
 HOSTCUDA_ENTRY(cuLibraryGetModule, 12000, needs_context, 0, (CUmodule * out, CUlibrary handle), {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  auto &r = the_modules();
-  std::lock_guard lock(r.mu);
-  const CUmodule module = module_of(r, handle, current_context());
+  const CUmodule module = current_module_of(handle);
   if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   *out = module;
   return CUDA_SUCCESS;
 })
 
 HOSTCUDA_ENTRY(cuLibraryGetGlobal, 12000, needs_context, 0,
-               (CUdeviceptr * at, size_t *bytes, CUlibrary handle, const char *name),
-               { return find_variable(at, bytes, handle, name); })
+               (CUdeviceptr * at, size_t *bytes, CUlibrary handle, const char *name), {
+                 if (!asks_for_variable(at, bytes, name)) return CUDA_ERROR_INVALID_VALUE;
+                 return find_variable(current_module_of(handle), name, at, bytes);
+               })
 
 HOSTCUDA_ENTRY(cuLibraryGetManaged, 12000, plain, 0,
-               (CUdeviceptr * at, size_t *bytes, CUlibrary handle, const char *name),
-               { return find_variable(at, bytes, handle, name); })
+               (CUdeviceptr * at, size_t *bytes, CUlibrary handle, const char *name), {
+                 if (!asks_for_variable(at, bytes, name)) return CUDA_ERROR_INVALID_VALUE;
+                 auto &r = the_modules();
+                 std::lock_guard lock(r.mu);
+                 // Managed variables are not offered.
+                 return r.libraries.contains(handle) ? CUDA_ERROR_NOT_FOUND
+                                                     : CUDA_ERROR_INVALID_HANDLE;
+               })
 
 HOSTCUDA_ENTRY(cuKernelGetFunction, 12000, needs_context, 0, (CUfunction * out, CUkernel handle), {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -7,6 +7,7 @@
 #include "hostcuda/src/cuda_names.h"
 #include "hostcuda/src/entry/entry.h"
 #include "hostcuda/src/machine.h"
+#include "hostcuda/src/memory.h"
 
 namespace hostcuda {
 namespace {
@@ -39,7 +40,7 @@ CUresult load_module_file(CUmodule *out, const char *path) {
 }
 
 bool has_kernel(const code_image &image, const char *name) {
-  return image.machine_code ? *name != '\0' : image.find(name) != nullptr;
+  return image.any_name ? *name != '\0' : image.find(name) != nullptr;
 }
 
 std::shared_ptr<const host_kernel> registered(module_registry &r, const std::string &name) {
@@ -53,6 +54,11 @@ std::vector<kernel_param> params_of(module_registry &r, const code_image &image,
   if (const auto kernel = registered(r, name)) return lay_out(kernel->param_bytes);
   const image_kernel *const known = image.find(name);
   return known != nullptr ? known->params : std::vector<kernel_param>{};
+}
+
+kernel_resources resources_of(const code_image &image, const std::string &name) {
+  const image_kernel *const known = image.find(name);
+  return known != nullptr ? known->uses : kernel_resources{};
 }
 
 }  // namespace
@@ -98,7 +104,7 @@ CUresult get_function(module_registry &r, CUmodule handle, const char *name, boo
   f->name = name;
   f->kernel = registered(r, f->name);
   f->params = params_of(r, *data.image, f->name);
-  f->attributes = std::make_shared<function_attributes>();
+  f->attributes = std::make_shared<function_attributes>(resources_of(*data.image, f->name));
   if (data.library != nullptr) {
     CUkernel kernel = nullptr;
     if (get_kernel(r, data.library, name, true, &kernel) == CUDA_SUCCESS)
@@ -124,6 +130,7 @@ CUresult get_kernel(module_registry &r, CUlibrary handle, const char *name, bool
     kernel->library = handle;
     kernel->name = name;
     kernel->params = params_of(r, *data.image, kernel->name);
+    kernel->uses = resources_of(*data.image, kernel->name);
     given->second = kernel->handle;
     r.kernels.emplace(kernel->handle, std::move(kernel));
   }
@@ -145,16 +152,59 @@ CUmodule module_of(module_registry &r, CUlibrary handle, context *ctx) {
   return module->second;
 }
 
-void unload_module(module_registry &r, CUmodule handle) {
+void unload_module(module_registry &r, CUmodule handle, std::vector<module_variable> *variables) {
   const auto found = r.modules.find(handle);
   if (found == r.modules.end()) return;
+  for (const auto &[name, variable] : found->second.variables) variables->push_back(variable);
   for (const auto &entry : found->second.functions) r.functions.erase(entry.second);
   r.modules.erase(found);
 }
 
+void end_variables(const std::vector<module_variable> &variables) {
+  for (const module_variable &v : variables) destroy_variable(v.at, v.bytes, v.device);
+}
+
+CUresult find_variable(CUmodule handle, const char *name, CUdeviceptr *at, std::size_t *bytes) {
+  auto &r = the_modules();
+  std::shared_ptr<const code_image> image;
+  module_variable found;
+  {
+    std::lock_guard lock(r.mu);
+    const auto module = r.modules.find(handle);
+    if (module == r.modules.end() || module->second.ctx != current_context())
+      return CUDA_ERROR_INVALID_HANDLE;
+    image = module->second.image;
+    const auto known = module->second.variables.find(name);
+    if (known != module->second.variables.end()) found = known->second;
+  }
+  if (found.at == 0) {
+    const image_variable *const declared = image->find_variable(name);
+    if (declared == nullptr) return CUDA_ERROR_NOT_FOUND;
+    module_variable made{0, declared->bytes, current_context()->device};
+    // Without the lock, which is not nested with that of memory.
+    if (const CUresult e = create_variable(declared->initial, made.bytes, &made.at);
+        e != CUDA_SUCCESS)
+      return e;
+    found = made;
+    bool kept = false;
+    {
+      std::lock_guard lock(r.mu);
+      if (const auto module = r.modules.find(handle); module != r.modules.end()) {
+        const auto [entry, is_new] = module->second.variables.try_emplace(name, made);
+        found = entry->second;
+        kept = is_new;
+      }
+    }
+    if (!kept) end_variables({made});
+  }
+  if (at != nullptr) *at = found.at;
+  if (bytes != nullptr) *bytes = found.bytes;
+  return CUDA_SUCCESS;
+}
+
 std::shared_ptr<function_attributes> attributes_of(library_kernel &kernel, CUdevice device) {
   auto &of_device = kernel.attributes[device];
-  if (!of_device) of_device = std::make_shared<function_attributes>();
+  if (!of_device) of_device = std::make_shared<function_attributes>(kernel.uses);
   return of_device;
 }
 
@@ -234,12 +284,16 @@ HOSTCUDA_ENTRY(cuModuleLoad, 2000, needs_context, 0, (CUmodule * out, const char
                { return load_module_file(out, path); })
 
 HOSTCUDA_ENTRY(cuModuleUnload, 2000, ignores_sticky, 0, (CUmodule handle), {
-  auto &r = the_modules();
-  std::lock_guard lock(r.mu);
-  const auto found = r.modules.find(handle);
-  if (found == r.modules.end()) return CUDA_ERROR_INVALID_HANDLE;
-  if (found->second.library != nullptr) return CUDA_ERROR_NOT_PERMITTED;  // cuLibraryUnload does
-  unload_module(r, handle);
+  std::vector<module_variable> variables;
+  {
+    auto &r = the_modules();
+    std::lock_guard lock(r.mu);
+    const auto found = r.modules.find(handle);
+    if (found == r.modules.end()) return CUDA_ERROR_INVALID_HANDLE;
+    if (found->second.library != nullptr) return CUDA_ERROR_NOT_PERMITTED;  // cuLibraryUnload does
+    unload_module(r, handle, &variables);
+  }
+  end_variables(variables);
   return CUDA_SUCCESS;
 })
 
@@ -283,12 +337,6 @@ HOSTCUDA_ENTRY(cuModuleGetLoadingMode, 11070, plain, 0, (CUmoduleLoadingMode * m
 
 HOSTCUDA_ENTRY(cuModuleGetGlobal_v2, 3020, needs_context, 0,
                (CUdeviceptr * at, size_t *bytes, CUmodule handle, const char *name), {
-                 (void)at;
-                 (void)bytes;
                  if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                 auto &r = the_modules();
-                 std::lock_guard lock(r.mu);
-                 // Variables of GPU code have no storage.
-                 return r.modules.contains(handle) ? CUDA_ERROR_NOT_FOUND
-                                                   : CUDA_ERROR_INVALID_HANDLE;
+                 return find_variable(handle, name, at, bytes);
                })

@@ -30,7 +30,11 @@ struct host_kernel {
 // Attributes that a program can set, by number. Guarded by module_registry::mu.
 struct function_attributes {
   std::array<int, CU_FUNC_ATTRIBUTE_MAX> values{};
-  function_attributes() {
+  explicit function_attributes(const kernel_resources &uses) {
+    values[CU_FUNC_ATTRIBUTE_NUM_REGS] = uses.registers;
+    values[CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES] = uses.local_bytes;
+    values[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES] = uses.shared_bytes;
+    values[CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES] = uses.constant_bytes;
     values[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES] = 48 * 1024;
     values[CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT] = -1;
   }
@@ -47,11 +51,19 @@ struct function {
   std::shared_ptr<function_attributes> attributes;
 };
 
+// A variable of GPU code in one context, created when a program asks for it.
+struct module_variable {
+  CUdeviceptr at = 0;
+  std::size_t bytes = 0;
+  CUdevice device = 0;
+};
+
 struct module_data {
   context *ctx = nullptr;
   std::shared_ptr<const code_image> image;
   CUlibrary library = nullptr;  // nullptr: the program has loaded the module itself
   std::map<std::string, CUfunction, std::less<>> functions;  // returned to the program
+  std::map<std::string, module_variable, std::less<>> variables;
 };
 
 // A kernel of a library, in no context.
@@ -60,6 +72,7 @@ struct library_kernel {
   CUlibrary library = nullptr;
   std::string name;
   std::vector<kernel_param> params;
+  kernel_resources uses;
   std::map<CUdevice, std::shared_ptr<function_attributes>> attributes;
 };
 
@@ -101,7 +114,8 @@ CUresult get_kernel(module_registry &r, CUlibrary handle, const char *name, bool
                     CUkernel *out);
 // The module of a library in `ctx`, created at the first call; nullptr for an unknown library.
 CUmodule module_of(module_registry &r, CUlibrary handle, context *ctx);
-void unload_module(module_registry &r, CUmodule handle);
+// Its variables go to `variables`, for end_variables() once the lock is released.
+void unload_module(module_registry &r, CUmodule handle, std::vector<module_variable> *variables);
 std::shared_ptr<function_attributes> attributes_of(library_kernel &kernel, CUdevice device);
 // Whether the kernel can be launched: a host function is registered, or kernels=skip. If not,
 // explains on stderr, once for each name.
@@ -116,6 +130,13 @@ std::shared_ptr<function> find_function(CUfunction handle, context *ctx = nullpt
 // The host function to run for a launch of `f`; nullptr if none is registered.
 std::shared_ptr<const host_kernel> host_kernel_of(const function &f);
 
+// Releases the memory of variables.
+void end_variables(const std::vector<module_variable> &variables);
+
+// The address and size of a variable in the current context; each may be nullptr.
+// Errors: INVALID_HANDLE, NOT_FOUND, OUT_OF_MEMORY.
+CUresult find_variable(CUmodule handle, const char *name, CUdeviceptr *at, std::size_t *bytes);
+
 // Unloads the modules of `ctx`; if it is nullptr, those of all contexts, and all libraries.
 void forget_modules(context *ctx);
 
@@ -125,6 +146,4 @@ CUresult get_attribute(int *out, int what, const function_attributes &from);
 CUresult set_attribute(int what, int value, function_attributes *to);
 CUresult param_info(const std::vector<kernel_param> &params, std::size_t index, std::size_t *offset,
                     std::size_t *bytes);
-constexpr int kRegisters = 32;  // of each kernel, for each thread
-
 }  // namespace hostcuda

@@ -87,14 +87,21 @@ int blocks_per_multiprocessor(const function &f, int threads, std::size_t shared
   const int warps = (threads + kWarp - 1) / kWarp;
   const int resident_warps =
       device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device) / kWarp;
+  const auto of_kernel = [&](CUfunction_attribute what) {
+    std::lock_guard lock(the_modules().mu);
+    return f.attributes->values.at(static_cast<std::size_t>(what));
+  };
+  const int registers = std::max(of_kernel(CU_FUNC_ATTRIBUTE_NUM_REGS), 1);
   const int warp_registers =
-      (kRegisters * kWarp + kRegisterUnit - 1) / kRegisterUnit * kRegisterUnit;
+      (registers * kWarp + kRegisterUnit - 1) / kRegisterUnit * kRegisterUnit;
   const int register_warps =
       device_attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, device) /
       warp_registers / kWarpUnit * kWarpUnit;
   const std::size_t reserved =
       shared_attribute(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, device);
-  const std::size_t of_block = (shared + reserved + kSharedUnit - 1) / kSharedUnit * kSharedUnit;
+  const auto own = static_cast<std::size_t>(of_kernel(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES));
+  const std::size_t of_block =
+      (shared + own + reserved + kSharedUnit - 1) / kSharedUnit * kSharedUnit;
   const std::size_t of_multiprocessor =
       shared_attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, device);
   const int by_shared = static_cast<int>(of_multiprocessor / std::max(of_block, kSharedUnit));

@@ -120,7 +120,8 @@ std::vector<image_kernel> ptx_entries(std::string_view raw) {
     while (at < text.size() && is_name(text[at])) ++at;
     if (at == begin) continue;
     kernels.push_back({text.substr(begin, at - begin),
-                       parse_params(std::string_view(text).substr(skip_space(at)))});
+                       parse_params(std::string_view(text).substr(skip_space(at))),
+                       {}});
   }
   return kernels;
 }

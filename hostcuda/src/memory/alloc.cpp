@@ -41,7 +41,7 @@ CUresult free_block(CUdeviceptr at) {
     std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
     const auto it = the_memory().blocks.find(at);
     if (it == the_memory().blocks.end() || it->second.freeing || it->second.imported ||
-        it->second.array)
+        it->second.owned)
       return CUDA_ERROR_INVALID_VALUE;
     k = it->second;
   }
@@ -55,10 +55,10 @@ CUresult free_block(CUdeviceptr at) {
 
 }  // namespace
 
-CUresult add_block(std::size_t bytes, bool of_array, CUdeviceptr *out) {
+CUresult add_block(std::size_t bytes, bool owned, CUdeviceptr *out) {
   block proto;
   proto.ctx = current_context();
-  proto.array = of_array;
+  proto.owned = owned;
   return arena_allocate(device_arena(proto.ctx->device), bytes, proto, out);
 }
 
@@ -79,6 +79,29 @@ CUresult remove_block(CUdeviceptr at) {
     arena_free_locked(it, &dead);
   }
   return CUDA_SUCCESS;
+}
+
+CUresult end_owned_block(CUdeviceptr at, std::size_t bytes, CUdevice device, const char *what) {
+  wait_for_device(device);
+  range_goes_away(at, bytes, what, true);
+  return remove_block(at);
+}
+
+CUresult create_variable(const std::vector<std::byte> &initial, std::size_t bytes,
+                         CUdeviceptr *out) {
+  if (const CUresult r = add_block(bytes, true, out); r != CUDA_SUCCESS) return r;
+  if (unbacked()) return CUDA_SUCCESS;
+  void *const host = resolve(current_context()->device, *out, bytes, true);
+  if (initial.empty()) {
+    std::memset(host, 0, bytes);
+  } else {
+    std::memcpy(host, initial.data(), bytes);
+  }
+  return CUDA_SUCCESS;
+}
+
+void destroy_variable(CUdeviceptr at, std::size_t bytes, CUdevice device) {
+  end_owned_block(at, bytes, device, "cuModuleUnload");
 }
 
 void release_block_memory(context *ctx) {

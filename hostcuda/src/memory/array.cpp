@@ -61,13 +61,6 @@ CUresult create_array(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR &form) {
   return CUDA_SUCCESS;
 }
 
-CUresult release_array_bytes(CUdeviceptr at, std::size_t bytes, const context *ctx,
-                             const char *what) {
-  wait_for_device(ctx->device);
-  range_goes_away(at, bytes, what, true);
-  return remove_block(at);
-}
-
 CUresult destroy_array(CUarray handle) {
   if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   cuda_array a;
@@ -79,7 +72,7 @@ CUresult destroy_array(CUarray handle) {
     a = it->second;
     t.arrays.erase(it);
   }
-  return release_array_bytes(a.at, a.bytes(), a.ctx, "cuArrayDestroy");
+  return end_owned_block(a.at, a.bytes(), a.ctx->device, "cuArrayDestroy");
 }
 
 cuda_array level_of(const cuda_array &first, unsigned level) {
@@ -144,7 +137,7 @@ CUresult destroy_mipmapped(CUmipmappedArray handle) {
     for (const CUarray level : m.levels) t.arrays.erase(level);
     t.mipmapped.erase(it);
   }
-  return release_array_bytes(m.at, m.bytes, m.ctx, "cuMipmappedArrayDestroy");
+  return end_owned_block(m.at, m.bytes, m.ctx->device, "cuMipmappedArrayDestroy");
 }
 
 CUresult get_level(CUarray *out, CUmipmappedArray handle, unsigned level) {

@@ -9,7 +9,7 @@ ipc_registry &ipc() {
 
 bool legacy_ipc_capable(const block &k) {
   return k.owner != nullptr && k.pool == nullptr && k.graph == graph_block::no && !k.imported &&
-         !k.array && !k.freeing;
+         !k.owned && !k.freeing;
 }
 
 void forget_shared_locked(CUdeviceptr at, const block &k) {

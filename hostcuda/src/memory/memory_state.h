@@ -98,7 +98,7 @@ struct block {
   bool freeing = false;   // a cuMemFreeAsync is queued
   bool exported = false;  // another process may open it by legacy IPC (ipc.h)
   bool imported = false;  // opened by legacy IPC: only cuIpcCloseMemHandle removes it
-  bool array = false;     // the bytes of a CUDA array (array.h): only the array's end removes it
+  bool owned = false;     // of a CUDA array or a variable of GPU code: only its end removes it
   graph_block graph = graph_block::no;
 };
 

@@ -121,7 +121,7 @@ CUresult free_async(CUdeviceptr at, CUstream stream) {
     exclusive lock(the_memory().mutex);
     const auto it = the_memory().blocks.find(at);
     if (it == the_memory().blocks.end() || it->second.freeing || it->second.imported ||
-        it->second.array || it->second.owner == nullptr)
+        it->second.owned || it->second.owner == nullptr)
       return CUDA_ERROR_INVALID_VALUE;
     it->second.freeing = true;
     id = it->second.id;
