@@ -20,7 +20,11 @@ declare -A packages=(
   [rmm]='rmm-cu13==26.10.0'
 )
 torch_tests=(torch_test.py torch_peaks_test.py torch_report_test.py memory_saver_test.py)
-declare -A tests=([torch]="${torch_tests[*]}" [torch_2_8]="${torch_tests[*]}")
+declare -A tests=(
+  [torch]="${torch_tests[*]}" [torch_2_8]="${torch_tests[*]}"
+  [numba]="numba_test.py hostcuda/python/tests/numba_kernels_test.py"
+)
+declare -A kernels=([numba]=numba) # --kernels of hostcuda; of the others: skip
 
 wheel=
 if [[ ${1:-} == --wheel ]]; then
@@ -66,10 +70,13 @@ for name in "${frameworks[@]}"; do
   venv=$environments/$name
   "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel"
   programs=()
-  for test in ${tests[$name]:-${name}_test.py}; do programs+=("tests/frameworks/$test"); done
+  for test in ${tests[$name]:-${name}_test.py}; do
+    [[ $test == */* ]] || test=python/tests/frameworks/$test
+    programs+=("$test")
+  done
   for example in python/examples/frameworks/"${name%_2_8}"_*.py; do
     # CuPy brings a CUDA runtime that does not start on hostcuda.
-    [[ $name == cupy || ! -e $example ]] || programs+=("${example#python/}")
+    [[ $name == cupy || ! -e $example ]] || programs+=("$example")
   done
   for program in "${programs[@]}"; do
     say "$name: $program"
@@ -79,8 +86,8 @@ for name in "${frameworks[@]}"; do
     (
       cd out/frameworks/here # so that nothing of the repository is imported, and for what examples write
       PYTHONPATH="$STILLMAP_ROOT/out/wheel/source" "$venv/bin/python" -c \
-        'import sys; from stillmap_hostcuda import launcher; sys.exit(launcher.main())' run --kernels skip --config memory=4G -- \
-        "$venv/bin/python" "$STILLMAP_ROOT/python/$program"
+        'import sys; from stillmap_hostcuda import launcher; sys.exit(launcher.main())' \
+        run --kernels "${kernels[$name]:-skip}" --config memory=4G -- "$venv/bin/python" "$STILLMAP_ROOT/$program"
     ) || outcome=FAILED status=1
     results+=("$(printf '%-12s %-44s %s' "$name" "$program" "$outcome")")
   done

@@ -14,7 +14,6 @@ import time
 
 from . import dryrun_pictures, launcher
 
-INSIDE = pathlib.Path(__file__).resolve().parent / "inside"
 MIB = 1 << 20
 # What a program sees: the machine of hostcuda and the device's memory. Names stay those of hostcuda.
 GPUS = {
@@ -89,9 +88,7 @@ class Program:
         text = launcher.settings(self.profile, "skip", ",".join(config + self.options.config),
                                  os.environ.get("HOSTCUDA"))
         launcher.check_settings(self.folder, text)
-        out = launcher.environment(self.folder, text, os.environ)
-        out["PYTHONPATH"] = os.pathsep.join(filter(None, [str(INSIDE), out.get("PYTHONPATH")]))
-        out["HOSTCUDA_DRYRUN_REPORT"] = reports
+        out = launcher.inside(launcher.environment(self.folder, text, os.environ), HOSTCUDA_DRYRUN_REPORT=reports)
         if pictures:
             out["HOSTCUDA_DRYRUN_PICTURES"] = "1"
         out["HOSTCUDA_DRYRUN_LOOP_LIMIT"] = str(self.options.loop_limit)

@@ -14,6 +14,7 @@ import sys
 PROFILES = ("h200", "a100", "multi:N", "wsl2", "mig", "vgpu-no-vmm", "old-driver-450")
 MOST_DEVICES = 31  # of multi:N
 KERNELS = ("refuse", "skip")
+NUMBA = "numba"  # as skip for the driver, and kernels of Numba are compiled for the host
 DRIVER = "libcuda.so.1"
 # Found by name by programs that load them, but for the runtime, which is preloaded: the wheels of PyTorch have an
 # RPATH, which the loader reads before LD_LIBRARY_PATH.
@@ -23,7 +24,8 @@ MATH_LIBRARIES = "mathlibs"  # the folder of their stand-ins, which compute noth
 DESCRIPTION = """\
 Runs PROGRAM on hostcuda: it finds a CUDA driver, a CUDA runtime and an NVML that work on host memory. There is no
 GPU, and compiled kernels are not executed. With --kernels skip the math libraries are replaced by ones that compute
-nothing, which is what PyTorch needs.
+nothing, which is what PyTorch needs. With --kernels numba the kernels of a Python program that uses Numba are run by
+the CPU.
 """
 EPILOG = """\
 profiles:
@@ -39,6 +41,7 @@ examples:
   hostcuda run -- ./my_tests
   hostcuda run --profile multi:2 --config memory=4G -- python3 -m pytest
   hostcuda run --kernels skip -- python3 train.py
+  hostcuda run --kernels numba -- python3 -m pytest tests_of_numba_kernels.py
 
 Settings of the environment variable HOSTCUDA hold unless an option replaces them. A program that is linked to the
 static CUDA runtime does not run on hostcuda.
@@ -110,16 +113,24 @@ def environment(folder, text, base):
     return out
 
 
+def inside(base, **variables):
+    """The environment of a Python program that loads modules of the folder inside/ when it starts."""
+    folder = pathlib.Path(__file__).resolve().parent / "inside"
+    if not folder.is_dir():  # this file is the program `hostcuda`
+        raise Failure("--kernels numba is in the Python package stillmap-hostcuda: pip install it")
+    return dict(base, PYTHONPATH=os.pathsep.join(filter(None, [str(folder), base.get("PYTHONPATH")])), **variables)
+
+
 def parser():
     top = argparse.ArgumentParser(prog="hostcuda", description="hostcuda, a CUDA driver on host memory.")
     commands = top.add_subparsers(dest="command", required=True, metavar="run|dryrun")
     run = commands.add_parser("run", help="run a program on hostcuda", description=DESCRIPTION, epilog=EPILOG,
-                              usage="hostcuda run [--profile P] [--kernels refuse|skip] [--config TEXT] -- PROGRAM [ARG...]",
+                              usage="hostcuda run [--profile P] [--kernels refuse|skip|numba] [--config TEXT] -- PROGRAM [ARG...]",
                               formatter_class=argparse.RawDescriptionHelpFormatter)
     run.add_argument("--profile", metavar="P", help="the machine (see below)")
-    run.add_argument("--kernels", metavar="refuse|skip",
+    run.add_argument("--kernels", metavar="refuse|skip|numba",
                      help="a kernel without a host function is not found (refuse, the default), or accepted and not "
-                          "run (skip)")
+                          "run (skip); numba: as skip, and kernels of Numba are run by the CPU")
     run.add_argument("--config", metavar="TEXT", help="further settings, as in HOSTCUDA: memory=4G,schedule=jitter:7")
     run.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="the program and its arguments")
     commands.add_parser("dryrun", add_help=False, help="say how much device memory a PyTorch program needs")
@@ -130,12 +141,17 @@ def execute(arguments):
     program = arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program
     if not program:
         raise Failure("no program: hostcuda run [OPTIONS] -- PROGRAM [ARG...]")
-    text = settings(arguments.profile, arguments.kernels, arguments.config, os.environ.get("HOSTCUDA"))
+    numba = arguments.kernels == NUMBA
+    text = settings(arguments.profile, "skip" if numba else arguments.kernels, arguments.config,
+                    os.environ.get("HOSTCUDA"))
     folder = libraries()
     check_settings(folder, text)
+    variables = environment(folder, text, os.environ)
+    if numba:
+        variables = inside(variables, HOSTCUDA_NUMBA="1")
     sys.stdout.flush()
     try:
-        os.execvpe(program[0], program, environment(folder, text, os.environ))
+        os.execvpe(program[0], program, variables)
     except OSError as error:
         print("hostcuda run: cannot start %s: %s" % (program[0], error.strerror), file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126

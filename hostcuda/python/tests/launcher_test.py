@@ -55,6 +55,17 @@ class Environment(unittest.TestCase):
         self.assertEqual(out["LD_LIBRARY_PATH"], "%s:/a:/b" % self.folder)
         self.assertEqual(out["LD_PRELOAD"], "libasan.so.8:%s/libcudart.so.13" % self.folder)
 
+    def test_a_python_program_loads_what_is_inside(self):
+        out = launcher.inside({"PYTHONPATH": "/mine"}, HOSTCUDA_NUMBA="1")
+        folder, mine = out["PYTHONPATH"].split(os.pathsep)
+        self.assertTrue((pathlib.Path(folder) / "sitecustomize.py").exists())
+        self.assertEqual((mine, out["HOSTCUDA_NUMBA"]), ("/mine", "1"))
+
+    def test_the_program_by_itself_has_nothing_inside(self):
+        with mock.patch.object(launcher, "__file__", str(self.folder / "hostcuda")):
+            with self.assertRaisesRegex(launcher.Failure, "kernels numba is in the Python package"):
+                launcher.inside({})
+
     def test_math_libraries_are_replaced_where_kernels_are_skipped(self):
         (self.folder / "mathlibs").mkdir()
         for name in ("libcudnn.so.9", "libcublas.so.13", "README"):
@@ -103,6 +114,15 @@ class Command(unittest.TestCase):
             launcher.main(["run", "--kernels", "skip", "--", "ls", "--profile", "x", "--", "y"])
         self.assertEqual(run.call_args.args[1], ["ls", "--profile", "x", "--", "y"])
         self.assertEqual(run.call_args.args[2]["HOSTCUDA"], "lazy,kernels=skip")
+
+    def test_kernels_of_numba_are_skipped_by_the_driver(self):
+        with mock.patch.object(launcher, "libraries", return_value=pathlib.Path("/lib")), \
+                mock.patch.object(launcher, "check_settings"), \
+                mock.patch.dict(os.environ, {}, clear=True), mock.patch.object(os, "execvpe") as run:
+            launcher.main(["run", "--kernels", "numba", "--", "python3"])
+        out = run.call_args.args[2]
+        self.assertEqual((out["HOSTCUDA"], out["HOSTCUDA_NUMBA"]), ("kernels=skip", "1"))
+        self.assertTrue(out["PYTHONPATH"].endswith("inside"))
 
     def test_without_libraries_it_says_where_it_looked(self):
         status, _, err = self.run_it("run", "--", "true")
