@@ -26,6 +26,7 @@ struct record {
 unsigned shared_sum;  // as static shared memory
 unsigned shared_ended;
 CUresult nested;
+int printed;
 
 record *own_record(void **params) {
   CUdeviceptr at = 0;
@@ -53,16 +54,16 @@ void sum_of_block(void **params) {
   record *const r = own_record(params);
   const unsigned x = hostcuda_this_thread()->thread_idx[0];
   if (x == 0) shared_sum = 0;
-  hostcuda_syncthreads();
+  hostcuda_syncthreads(0, nullptr, nullptr);
   unsigned local[1000] = {};  // survives the barriers
   local[x] = x + 1;
   shared_sum += local[x];
-  hostcuda_syncthreads();
+  hostcuda_syncthreads(0, nullptr, nullptr);
   r->sum = shared_sum;
   r->threads = local[x];
 }
 
-// The odd threads end before the barrier, which does not wait for them.
+// The odd threads end before the barrier, which neither waits for them nor counts them.
 void some_end_early(void **params) {
   record *const r = own_record(params);
   const unsigned x = hostcuda_this_thread()->thread_idx[0];
@@ -70,13 +71,30 @@ void some_end_early(void **params) {
     ++shared_ended;
     return;
   }
-  hostcuda_syncthreads();
+  unsigned threads = 0;
+  unsigned nonzero = 0;
+  hostcuda_syncthreads(x < 10 ? 7 : 0, &nonzero, &threads);
   r->sum = shared_ended;
+  r->threads = threads * 100 + nonzero;
+  hostcuda_syncthreads(0, &nonzero, nullptr);  // counts anew
+  r->threads = r->threads * 10 + nonzero;
 }
 
 void third_throws(void **) {
   if (hostcuda_this_thread()->thread_idx[0] == 2) throw std::runtime_error("trap");
-  hostcuda_syncthreads();
+  hostcuda_syncthreads(0, nullptr, nullptr);
+}
+
+void prints(void **) {
+  struct {
+    int first = -5;
+    long long second = 1LL << 40;
+    double third = 0.5;
+    const char *fourth = "text";
+    unsigned char fifth[4] = {'c', 0, 0, 0};
+    unsigned long sixth = 255;
+  } const arguments;
+  printed = hostcuda_printf("%d|%+lld|%6.2f|%-6s|%c|%#lx|%%|%*d|%", &arguments);
 }
 
 void runs_threads(void **params) {
@@ -149,7 +167,18 @@ TEST_F(kernel_threads_test, ABarrierWaitsForTheWholeBlock) {
 TEST_F(kernel_threads_test, ABarrierDoesNotWaitForThreadsThatHaveEnded) {
   ASSERT_EQ(run(thread_kernel<some_end_early>, 1, 1, 64, 1, 1), CUDA_SUCCESS);
   const auto all = records(64);
-  for (unsigned i = 0; i < all.size(); ++i) EXPECT_EQ(all[i].sum, i % 2 == 0 ? 32U : 0U) << i;
+  for (unsigned i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(all[i].sum, i % 2 == 0 ? 32U : 0U) << i;
+    EXPECT_EQ(all[i].threads, i % 2 == 0 ? 32'050U : 0U) << i;
+  }
+}
+
+TEST_F(kernel_threads_test, AThreadPrints) {
+  testing::internal::CaptureStdout();
+  ASSERT_EQ(run(thread_kernel<prints>, 1, 1, 1, 1, 1), CUDA_SUCCESS);
+  EXPECT_EQ(testing::internal::GetCapturedStdout(),
+            "-5|+1099511627776|  0.50|text  |c|0xff|%|%*d|%");
+  EXPECT_EQ(printed, 6);
 }
 
 TEST_F(kernel_threads_test, AnExceptionOfAThreadFailsTheLaunch) {
@@ -161,7 +190,7 @@ TEST_F(kernel_threads_test, OnlyAHostKernelRunsThreads) {
   EXPECT_EQ(hostcuda_run_threads(&launch, note_position), CUDA_ERROR_NOT_PERMITTED);
   EXPECT_EQ(hostcuda_run_threads(nullptr, note_position), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(hostcuda_run_threads(&launch, nullptr), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(hostcuda_syncthreads(), CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_EQ(hostcuda_syncthreads(0, nullptr, nullptr), CUDA_ERROR_NOT_PERMITTED);
   EXPECT_EQ(hostcuda_this_thread(), nullptr);
   ASSERT_EQ(run(thread_kernel<runs_threads>, 1, 1, 1, 1, 1), CUDA_SUCCESS);
   EXPECT_EQ(nested, CUDA_ERROR_NOT_PERMITTED);

@@ -182,9 +182,17 @@ CUresult hostcuda_run_threads(const hostcuda_launch *launch, void (*body)(void *
 /* The calling thread of a grid. Valid until `body` returns. NULL outside of a `body`. */
 const hostcuda_thread *hostcuda_this_thread(void);
 
-/* As __syncthreads: returns when each thread of the block has called it or has returned.
+/* As __syncthreads and its variants: returns when each thread of the block has called it or has
+ * returned. `nonzero` (or NULL) receives for how many of those that called it `predicate` was not 0,
+ * `threads` (or NULL) how many there were.
  * Errors: NOT_PERMITTED outside of a `body`. */
-CUresult hostcuda_syncthreads(void);
+CUresult hostcuda_syncthreads(int predicate, unsigned *nonzero, unsigned *threads);
+
+/* As printf of device code, which compilers turn into a call of vprintf: `arguments` are the values
+ * one after the other, each at its natural alignment, floating-point numbers as doubles. Prints on
+ * stdout at once. `*` for a width or precision, and %n, are printed as they stand.
+ * Returns the number of arguments that were printed. */
+int hostcuda_printf(const char *format, const void *arguments);
 
 /* Returns the host address of `bytes` at device address `at`, if all of it is mapped and accessible
  * to the kernel's device. Otherwise returns NULL and breaks the context with the sticky error 700,

@@ -189,6 +189,30 @@ class Kernels(unittest.TestCase):
         self.assertTrue((mix(a, a + 5) == 3 * a + 5).all())
         self.assertTrue(cuda.is_available())
 
+    def test_votes_at_a_barrier(self):
+        cuda, np = self.cuda, self.np
+
+        @cuda.jit
+        def kernel(values, out):
+            i = cuda.threadIdx.x
+            a, b, c = cuda.syncthreads_count(values[i]), cuda.syncthreads_and(values[i]), cuda.syncthreads_or(values[i])
+            out[i] = 100 * a + 10 * b + c
+        for values, expected in (([0] * 32, 0), ([1] * 32, 3211), ([0, 5] * 16, 1601)):
+            out = np.zeros(32, np.int64)
+            kernel[1, 32](np.array(values, np.int32), out)
+            self.assertEqual(set(out), {expected})
+
+    def test_printing(self):
+        done = self.program("""if True:
+            @cuda.jit
+            def kernel(x):
+                print("thread", cuda.threadIdx.x, "of", cuda.threadIdx, x, x > 2, -cuda.blockIdx.x)
+            kernel[1, 2](2.5)
+            cuda.synchronize()
+        """)
+        self.assertEqual(done.stdout, "thread 0 of (0, 0, 0) 2.500000 True 0\nthread 1 of (1, 0, 0) 2.500000 True 0\n",
+                         done.stderr)
+
     def test_exceptions_of_a_kernel(self):
         cuda, np = self.cuda, self.np
 

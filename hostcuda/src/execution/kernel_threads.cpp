@@ -100,13 +100,21 @@ class grid_run {
 
   const hostcuda_thread *current() const { return running_ ? &running_->thread : nullptr; }
 
+  // How many threads of a block came to a barrier with a predicate that is true, and how many in all.
+  struct votes {
+    unsigned nonzero = 0;
+    unsigned all = 0;
+  };
+
   // Returns when each thread of the block has called it or has ended.
-  bool wait_for_block() {
+  // Requires: a thread is running.
+  votes wait_for_block(bool predicate) {
     fiber *const self = running_;
-    if (self == nullptr) return false;
     waiting_.push_back(self);
+    arrived_.nonzero += predicate ? 1 : 0;
+    ++arrived_.all;
     switch_to(self->saved, scheduler_);
-    return true;
+    return counted_;
   }
 
  private:
@@ -122,6 +130,7 @@ class grid_run {
     }
     while (!waiting_.empty()) {
       released_.swap(waiting_);
+      counted_ = std::exchange(arrived_, votes{});
       for (fiber *const f : released_) resume(*f);
       released_.clear();
     }
@@ -195,6 +204,8 @@ class grid_run {
   std::vector<fiber *> idle_;
   std::vector<fiber *> waiting_;
   std::vector<fiber *> released_;  // waited until all of the block did
+  votes arrived_;                  // of those in waiting_
+  votes counted_;                  // of those in released_
   fiber *running_ = nullptr;
   place scheduler_{};
   std::exception_ptr thrown_;
@@ -236,9 +247,13 @@ __attribute__((visibility("default"))) const hostcuda_thread *hostcuda_this_thre
   return hostcuda::this_run != nullptr ? hostcuda::this_run->current() : nullptr;
 }
 
-__attribute__((visibility("default"))) CUresult hostcuda_syncthreads(void) {
-  if (hostcuda::this_run == nullptr || !hostcuda::this_run->wait_for_block())
-    return CUDA_ERROR_NOT_PERMITTED;
+__attribute__((visibility("default"))) CUresult hostcuda_syncthreads(int predicate,
+                                                                     unsigned *nonzero,
+                                                                     unsigned *threads) {
+  if (hostcuda_this_thread() == nullptr) return CUDA_ERROR_NOT_PERMITTED;
+  const auto votes = hostcuda::this_run->wait_for_block(predicate != 0);
+  if (nonzero != nullptr) *nonzero = votes.nonzero;
+  if (threads != nullptr) *threads = votes.all;
   return CUDA_SUCCESS;
 }
 }

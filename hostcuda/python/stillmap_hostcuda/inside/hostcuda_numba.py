@@ -3,7 +3,7 @@
 Numba compiles a kernel to LLVM IR before NVVM makes PTX of it. This module compiles the same IR for the host with
 llvmlite, which Numba needs anyway, and registers it with hostcuda as the host function of the kernel.
 
-A kernel that uses what is not here (warps, printing, linked CUDA C++) is not registered, and a line on stderr says why.
+A kernel that uses what is not here (warps, half precision, linked CUDA C++) is not registered, and a line on stderr says why.
 """
 import ctypes
 import ctypes.util
@@ -11,7 +11,8 @@ import re
 import sys
 
 DRIVER = "libcuda.so.1"
-HOST_FUNCTIONS = ("hostcuda_run_threads", "hostcuda_this_thread", "hostcuda_syncthreads", "hostcuda_access")
+HOST_FUNCTIONS = ("hostcuda_run_threads", "hostcuda_this_thread", "hostcuda_syncthreads", "hostcuda_access",
+                  "hostcuda_printf")
 MOST_SHARED = 227 * 1024  # bytes of dynamic shared memory that a block can have
 
 # Special registers: the index of the word in hostcuda_thread.
@@ -23,7 +24,8 @@ WORDS["dynamic_smem_size"] = 12
 SUPPORT = """
 declare i32 @hostcuda_run_threads(ptr, ptr)
 declare ptr @hostcuda_this_thread()
-declare i32 @hostcuda_syncthreads()
+declare i32 @hostcuda_syncthreads(i32, ptr, ptr)
+declare i32 @hostcuda_printf(ptr, ptr)
 declare ptr @hostcuda_access(i64, i64, i32)
 declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
@@ -42,8 +44,31 @@ define internal i32 @"hostcuda.read.ptx.sreg.laneid"() {
   ret i32 %lane
 }
 define internal void @"hostcuda.barrier0"() {
-  call i32 @hostcuda_syncthreads()
+  call i32 @hostcuda_syncthreads(i32 0, ptr null, ptr null)
   ret void
+}
+define internal i32 @"hostcuda.barrier0.popc"(i32 %predicate) {
+  %count = alloca i32
+  call i32 @hostcuda_syncthreads(i32 %predicate, ptr %count, ptr null)
+  %out = load i32, ptr %count
+  ret i32 %out
+}
+define internal i32 @"hostcuda.barrier0.or"(i32 %predicate) {
+  %count = call i32 @"hostcuda.barrier0.popc"(i32 %predicate)
+  %any = icmp ne i32 %count, 0
+  %out = zext i1 %any to i32
+  ret i32 %out
+}
+define internal i32 @"hostcuda.barrier0.and"(i32 %predicate) {
+  %none = icmp eq i32 %predicate, 0
+  %not = zext i1 %none to i32
+  %any = call i32 @"hostcuda.barrier0.or"(i32 %not)
+  %out = sub i32 1, %any
+  ret i32 %out
+}
+define internal i32 @vprintf(ptr %format, ptr %arguments) {
+  %printed = call i32 @hostcuda_printf(ptr %format, ptr %arguments)
+  ret i32 %printed
 }
 """ + "".join("""
 define internal i32 @"hostcuda.%s"() {
