@@ -1,6 +1,7 @@
 """Runs the frameworks' own memory tests without and with Stillmap, and prints a table: docs/frameworks.md has one.
 
-    beside.py numba | cuda_core        in an environment that has it, on hostcuda with kernels=skip and memory=4G
+    beside.py numba | cuda_core        in an environment that has it, by `hostcuda run --config memory=4G` with
+                                    --kernels numba, or skip for cuda_core
 
 Numba's tests need pytest and filecheck. PyPI has no tests of cuda.core: hostcuda/clients/cuda_core_uses.py takes their place.
 """

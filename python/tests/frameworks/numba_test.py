@@ -1,4 +1,5 @@
-"""stillmap.numba in Numba. Copies only: no kernel has to run. Each case is a program: Numba keeps its manager."""
+"""stillmap.numba in Numba. Each case is a program, because Numba keeps its manager. Kernels run with
+`hostcuda run --kernels numba`."""
 
 import importlib.util
 import pathlib
@@ -25,7 +26,8 @@ def manager(): return cuda.current_context().memory_manager
 class Numba(TestCase):
     def program(self, code, **options):
         import textwrap
-        return self.run_python(COMMON + textwrap.dedent(code), NUMBA_CUDA_MEMORY_MANAGER="stillmap.numba", **options)
+        return self.run_python(COMMON + textwrap.dedent(code), NUMBA_CUDA_MEMORY_MANAGER="stillmap.numba",
+                               NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS="0", **options)
 
     def test_the_environment_variable_is_enough(self):
         self.program("""
@@ -40,6 +42,20 @@ class Numba(TestCase):
             cuda.set_memory_manager(sn.MemoryManager)
             cuda.set_memory_manager(sn.MemoryManager)
             assert (cuda.to_device(known(9)).copy_to_host() == known(9)).all() and live() > 0
+        """)
+
+    def test_kernels_compute_on_its_memory(self):
+        self.program("""
+            @cuda.jit
+            def add(a, b, out):
+                i = cuda.grid(1)
+                if i < out.size:
+                    out[i] = a[i] + b[i]
+            for n in range(1, 200_000, 17_001):
+                a, b, out = cuda.to_device(known(n)), cuda.to_device(known(n, 7)), cuda.device_array(n, np.int64)
+                assert all(sn.allocator().owns(int(x.gpu_data.handle)) for x in (a, b, out))
+                add[-(-n // 256), 256](a, b, out)
+                assert (out.copy_to_host() == known(n, 8)).all()
         """)
 
     def test_frees_come_in_batches_with_one_wait(self):
