@@ -26,7 +26,7 @@ class cubin_file {
     symbol("table", STB_GLOBAL, STT_OBJECT, ".nv.constant3", 8, 8);
     symbol("numbers", STB_GLOBAL, STT_OBJECT, ".nv.global.init", 0, 12);
     symbol("zeros", STB_WEAK, STT_OBJECT, ".nv.global", 0, 4096);
-    symbol("mine", STB_LOCAL, STT_OBJECT, ".nv.global.init", 4, 4);
+    symbol("local", STB_LOCAL, STT_OBJECT, ".nv.global.init", 4, 4);
     symbol("helper", STB_GLOBAL, STT_FUNC, ".text.k", 0, 64);
     symbol("k", STB_GLOBAL, STT_FUNC, ".text.k", 0, 128, 0x10);
     const std::uint32_t k = 6;
@@ -156,7 +156,8 @@ TEST_F(cubin_test, VariablesHaveTheirInitialValues) {
   EXPECT_EQ(read<double>(at, bytes), std::vector<double>{2.5});
   ASSERT_EQ(cuModuleGetGlobal(&at, &bytes, module_, "zeros"), CUDA_SUCCESS);
   EXPECT_EQ(read<char>(at, bytes), std::vector<char>(4096));
-  EXPECT_EQ(cuModuleGetGlobal(&at, &bytes, module_, "mine"), CUDA_ERROR_NOT_FOUND);
+  ASSERT_EQ(cuModuleGetGlobal(&at, &bytes, module_, "local"), CUDA_SUCCESS);
+  EXPECT_EQ(read<int>(at, bytes), std::vector<int>{8});
   EXPECT_EQ(cuModuleGetGlobal(&at, &bytes, module_, "k"), CUDA_ERROR_NOT_FOUND);
 }
 

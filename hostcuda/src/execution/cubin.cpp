@@ -173,13 +173,12 @@ bool read_cubin(const void *image, std::optional<std::size_t> size, code_image *
   const auto symbols = symbols_of(*file);
   for (const symbol &s : symbols) {
     const unsigned type = ELF64_ST_TYPE(s.raw.st_info);
-    const bool exported = ELF64_ST_BIND(s.raw.st_info) != STB_LOCAL;
     if (type == STT_FUNC && (s.raw.st_other & kEntry) != 0) {
       image_kernel kernel{s.name, {}, {}};
       kernel.uses.shared_bytes = shared_bytes(*file, s.name);
       if (constants != nullptr) kernel.uses.constant_bytes = static_cast<int>(constants->sh_size);
       out->kernels.push_back(std::move(kernel));
-    } else if (type == STT_OBJECT && exported) {
+    } else if (type == STT_OBJECT) {  // local ones too: nvcc makes all of them local
       add_variable(*file, s, out);
     }
   }
