@@ -98,7 +98,7 @@ void prints(void **) {
 }
 
 void runs_threads(void **params) {
-  const hostcuda_launch inner{{1, 1, 1}, {1, 1, 1}, params, 0};
+  const hostcuda_launch inner{{1, 1, 1}, {1, 1, 1}, params};
   nested = hostcuda_run_threads(&inner, note_position);
 }
 
@@ -186,7 +186,7 @@ TEST_F(kernel_threads_test, AnExceptionOfAThreadFailsTheLaunch) {
 }
 
 TEST_F(kernel_threads_test, OnlyAHostKernelRunsThreads) {
-  const hostcuda_launch launch{{1, 1, 1}, {1, 1, 1}, nullptr, 0};
+  const hostcuda_launch launch{{1, 1, 1}, {1, 1, 1}, nullptr};
   EXPECT_EQ(hostcuda_run_threads(&launch, note_position), CUDA_ERROR_NOT_PERMITTED);
   EXPECT_EQ(hostcuda_run_threads(nullptr, note_position), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(hostcuda_run_threads(&launch, nullptr), CUDA_ERROR_INVALID_VALUE);

@@ -152,7 +152,6 @@ typedef struct hostcuda_launch {
   unsigned grid[3];
   unsigned block[3];
   void **params;
-  unsigned shared_bytes; /* dynamic shared memory of a block, as given to the launch */
 } hostcuda_launch;
 typedef void (*hostcuda_kernel)(const hostcuda_launch *launch);
 CUresult hostcuda_register_kernel(const char *entry, hostcuda_kernel fn, unsigned param_count,
@@ -166,7 +165,7 @@ typedef struct hostcuda_thread {
   unsigned block_idx[3];
   unsigned block_dim[3];
   unsigned grid_dim[3];
-  unsigned shared_bytes; /* as in hostcuda_launch */
+  unsigned shared_bytes; /* dynamic shared memory of a block, as given to the launch */
 } hostcuda_thread;
 
 /* Calls body(launch->params) once for each thread of the grid, block after block, all on the calling

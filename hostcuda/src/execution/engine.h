@@ -175,6 +175,7 @@ struct running_work {
   stream *s;
   node *n;
   bool in_kernel;
+  unsigned shared_bytes = 0;  // of the kernel
 };
 running_work *&this_threads_work();
 

@@ -99,9 +99,9 @@ CUresult run_kernel(const host_kernel &kernel, const launch_shape &shape, packed
   std::copy_n(shape.grid, 3, launch.grid);
   std::copy_n(shape.block, 3, launch.block);
   launch.params = params.at.data();
-  launch.shared_bytes = shape.shared;
   running_work *const work = this_threads_work();
   work->in_kernel = true;
+  work->shared_bytes = shape.shared;
   kernel.fn(&launch);
   work->in_kernel = false;
   return work->n->faulted ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;

@@ -83,7 +83,8 @@ struct fiber {
 
 class grid_run {
  public:
-  grid_run(const hostcuda_launch &launch, thread_body body) : launch_(launch), body_(body) {}
+  grid_run(const hostcuda_launch &launch, unsigned shared_bytes, thread_body body)
+      : launch_(launch), shared_bytes_(shared_bytes), body_(body) {}
 
   CUresult run() {
     for (unsigned z = 0; z < launch_.grid[2]; ++z) {
@@ -186,7 +187,7 @@ class grid_run {
       std::copy_n(block_, 3, f.thread.block_idx);
       std::copy_n(size, 3, f.thread.block_dim);
       std::copy_n(launch_.grid, 3, f.thread.grid_dim);
-      f.thread.shared_bytes = launch_.shared_bytes;
+      f.thread.shared_bytes = shared_bytes_;
       try {
         body_(launch_.params);
       } catch (...) {
@@ -196,6 +197,7 @@ class grid_run {
   }
 
   const hostcuda_launch &launch_;
+  const unsigned shared_bytes_;
   const thread_body body_;
   unsigned block_[3] = {};
   unsigned next_ = 0;  // the first thread of the block that has not begun
@@ -225,7 +227,7 @@ CUresult run_threads(const hostcuda_launch *launch, thread_body body) {
   const running_work *const work = this_threads_work();
   if (work == nullptr || !work->in_kernel || this_run != nullptr) return CUDA_ERROR_NOT_PERMITTED;
   std::lock_guard lock(one_grid_at_a_time);
-  grid_run run(*launch, body);
+  grid_run run(*launch, work->shared_bytes, body);
   struct leave {
     ~leave() { this_run = nullptr; }
   } at_end;
