@@ -222,6 +222,59 @@ TEST_F(cubin_test, ARegisteredKernelRuns) {
   EXPECT_EQ(runs, 1);
 }
 
+TEST_F(cubin_test, AFunctionIsRegisteredByItsHandle) {
+  static int runs[3];
+  runs[0] = runs[1] = runs[2] = 0;
+  CUlibrary libraries[2] = {};
+  CUkernel kernels[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(
+        cuLibraryLoadData(&libraries[i], image_.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+        CUDA_SUCCESS);
+    ASSERT_EQ(cuLibraryGetKernel(&kernels[i], libraries[i], "k"), CUDA_SUCCESS);
+  }
+  CUfunction early = nullptr;  // exists before the kernel is registered
+  ASSERT_EQ(cuKernelGetFunction(&early, kernels[0]), CUDA_SUCCESS);
+  CUfunction of_module = nullptr;
+  ASSERT_EQ(cuModuleGetFunction(&of_module, module_, "k"), CUDA_SUCCESS);
+  const hostcuda_kernel count[] = {[](const hostcuda_launch *) { ++runs[0]; },
+                                   [](const hostcuda_launch *) { ++runs[1]; },
+                                   [](const hostcuda_launch *) { ++runs[2]; }};
+  CUfunction handles[] = {reinterpret_cast<CUfunction>(kernels[0]),
+                          reinterpret_cast<CUfunction>(kernels[1]), of_module};
+  for (int i = 0; i < 3; ++i)
+    ASSERT_EQ(hostcuda_register_function(handles[i], count[i], 0, nullptr), CUDA_SUCCESS);
+  const auto launch = [](CUfunction f) {
+    EXPECT_EQ(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  };
+  for (const CUfunction f : handles) launch(f);
+  launch(early);
+  EXPECT_EQ(runs[0], 2);
+  EXPECT_EQ(runs[1], 1);
+  EXPECT_EQ(runs[2], 1);
+  const std::size_t sizes[] = {8};
+  EXPECT_EQ(hostcuda_register_function(of_module, nullptr, 0, nullptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(hostcuda_register_function(of_module, count[0], 1, nullptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(hostcuda_register_function(nullptr, count[0], 1, sizes), CUDA_ERROR_INVALID_HANDLE);
+  ASSERT_EQ(cuModuleUnload(module_), CUDA_SUCCESS);
+  EXPECT_EQ(hostcuda_register_function(of_module, count[0], 1, sizes), CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_F(cubin_test, SharedMemoryOfALaunchIsLimited) {
+  CUfunction f = nullptr;
+  ASSERT_EQ(cuModuleGetFunction(&f, module_, "k"), CUDA_SUCCESS);
+  const auto launch = [&](unsigned shared) {
+    return cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, shared, nullptr, nullptr, nullptr);
+  };
+  EXPECT_EQ(launch(48 * 1024 - 400), CUDA_SUCCESS);  // it has 400 bytes of its own
+  EXPECT_EQ(launch(48 * 1024 - 399), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(cuFuncSetAttribute(f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 227 * 1024),
+            CUDA_SUCCESS);
+  EXPECT_EQ(launch(227 * 1024 - 400), CUDA_SUCCESS);
+  EXPECT_EQ(launch(227 * 1024 - 399), CUDA_ERROR_INVALID_VALUE);
+}
+
 // Any name is a kernel of what cannot be read, as of a fat binary.
 TEST_F(cubin_test, ADamagedFileIsNotRead) {
   const auto path =

@@ -157,7 +157,14 @@ typedef void (*hostcuda_kernel)(const hostcuda_launch *launch);
 CUresult hostcuda_register_kernel(const char *entry, hostcuda_kernel fn, unsigned param_count,
                                   const size_t *param_bytes);
 
-/* ---- Host kernels that are written for one thread */
+/* As hostcuda_register_kernel, for one function or CUkernel in place of all of that name, until its
+ * module or library is unloaded.
+ * Requires: no launch of it at the same time.
+ * Errors:   INVALID_VALUE; INVALID_HANDLE. */
+CUresult hostcuda_register_function(CUfunction function, hostcuda_kernel fn, unsigned param_count,
+                                    const size_t *param_bytes);
+
+/* ---- Host kernels that are written for one thread ------------------------------------------- */
 
 /* Where a thread is in its grid: threadIdx, blockIdx, blockDim and gridDim of CUDA C++. */
 typedef struct hostcuda_thread {
@@ -174,8 +181,9 @@ typedef struct hostcuda_thread {
  * memory of a block.
  * Requires: the caller is a host kernel, and `launch` is its argument.
  * Errors:   NOT_PERMITTED outside of a host kernel or within `body`; OUT_OF_MEMORY when the host has
- *           no memory for the stacks of waiting threads. An exception of `body` leaves this function
- *           too, and threads that wait then are not resumed. */
+ *           no memory for the stacks of waiting threads, which also fails the launch with
+ *           LAUNCH_FAILED. An exception of `body` leaves this function too, and threads that wait
+ *           then are not resumed. */
 CUresult hostcuda_run_threads(const hostcuda_launch *launch, void (*body)(void **params));
 
 /* The calling thread of a grid. Valid until `body` returns. NULL outside of a `body`. */

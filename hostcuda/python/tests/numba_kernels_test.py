@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 import unittest
 
 INSIDE = pathlib.Path(__file__).resolve().parents[1] / "stillmap_hostcuda/inside"
@@ -36,9 +37,16 @@ class Translation(unittest.TestCase):
         self.translate('%g = addrspacecast [32 x float] addrspace(3)* @"s" to i8*', '%g = bitcast ptr @"s" to ptr')
         self.translate('@"s" = addrspace(3) global [32 x float] undef, align 4', '@"s" = global [32 x float] undef, align 4')
 
-    def test_dynamic_shared_memory_has_the_largest_size(self):
-        self.translate('@"s" = external addrspace(3) global [0 x double], align 16',
-                       '@"s" = internal global [232448 x i8] zeroinitializer, align 16')
+    def test_arrays_of_dynamic_shared_memory_are_one(self):
+        self.translate('%g = bitcast [0 x i8] addrspace(3)* @"s" to i8*\n%h = bitcast [0 x i8] addrspace(3)* @"t" to i8*\n'
+                       '@"s" = external addrspace(3) global [0 x double], align 16\n'
+                       '@"t" = external addrspace(3) global [0 x float], align 4',
+                       '%g = bitcast ptr @"hostcuda.dynamic_shared" to ptr\n%h = bitcast ptr @"hostcuda.dynamic_shared" to ptr\n'
+                       '\n\n@"hostcuda.dynamic_shared" = external global [232448 x i8], align 128')
+
+    def test_strings_stay(self):
+        self.translate('@"s" = constant [40 x i8] c"addrspace(3) i32* addrspacecast"',
+                       '@"s" = constant [40 x i8] c"addrspace(3) i32* addrspacecast"')
 
     def test_what_is_for_debuggers_and_gpus_is_left_out(self):
         self.translate('target triple = "nvptx64-nvidia-cuda"\n!1 = !{ i32 2 }\n%x = load i64, i64* %p, !range !1, !dbg !2',
@@ -50,6 +58,12 @@ class Translation(unittest.TestCase):
             hostcuda_numba.for_the_host('%m = call i32 asm  "activemask.b32 $0;", "=r"()')
         self.translate('%n = call i32 asm sideeffect "mov.u32 $0, %dynamic_smem_size;", "=r"()',
                        '%n = call i32 @"hostcuda.dynamic_smem_size"()\ndeclare i32 @"hostcuda.dynamic_smem_size"()')
+
+
+def cuda_error():
+    """What cuda.core raises."""
+    from cuda.core._utils.cuda_utils import CUDAError
+    return CUDAError
 
 
 @unittest.skipUnless(RUNS, "needs `hostcuda run --kernels numba` and numba-cuda")
@@ -104,6 +118,113 @@ class Kernels(unittest.TestCase):
         values = np.arange(100, dtype=np.int32)
         reverse[1, 100, 0, 400](values)
         self.assertTrue((values == np.arange(99, -1, -1) + 100).all())
+
+    def test_arrays_of_dynamic_shared_memory_overlap(self):
+        cuda, np = self.cuda, self.np
+
+        @cuda.jit(device=True)
+        def bits(out):
+            out[0] = cuda.shared.array(0, np.int32)[0]
+
+        @cuda.jit
+        def kernel(out):
+            cuda.shared.array(0, np.float32)[0] = 1.0
+            cuda.syncthreads()
+            bits(out)
+        out = np.zeros(1, np.int32)
+        kernel[1, 1, 0, 64](out)
+        self.assertEqual(out[0], np.float32(1).view(np.int32))
+
+    def test_too_much_shared_memory_is_refused(self):
+        cuda, np = self.cuda, self.np
+        from numba.cuda.cudadrv.driver import CudaAPIError
+
+        @cuda.jit
+        def kernel(out):
+            own = cuda.shared.array(10000, np.float32)
+            own[int(out[0])] = 1
+            cuda.syncthreads()
+            out[0] = own[int(out[1])] + cuda.shared.array(0, np.float32).size
+        out = np.zeros(2)
+        kernel[1, 1, 0, 9152](out)
+        self.assertEqual(out[0], 1 + 9152 / 4)
+        for too_much in (9153, 1 << 24):
+            with self.assertRaises((CudaAPIError, RuntimeError, cuda_error())):
+                kernel[1, 1, 0, too_much](out)
+
+    def test_large_local_arrays_compile_at_once(self):
+        cuda, np = self.cuda, self.np
+
+        @cuda.jit
+        def kernel(out):
+            own = cuda.local.array(60000, np.int32)
+            for i in range(60000):
+                own[i] = i
+            out[cuda.grid(1)] = own[cuda.grid(1)]
+        out = np.zeros(64)
+        kernel[2, 32](out)  # took minutes
+        self.assertTrue((out == np.arange(64)).all())
+
+    def test_numbers_out_of_range(self):
+        cuda, np = self.cuda, self.np
+
+        @cuda.jit
+        def kernel(values, amounts, signed, unsigned, small, shifted):
+            i = cuda.grid(1)
+            signed[i], unsigned[i], small[i] = np.int32(values[i]), np.uint64(values[i]), np.uint8(values[i])
+            shifted[i, 0], shifted[i, 1] = np.int64(-5) << amounts[i], np.int64(-5) >> amounts[i]
+        values, amounts = np.array([1e10, -1e10, -5.5, np.nan, 77.9]), np.array([0, 1, 63, 64, 200])
+        signed, unsigned, small = np.zeros(5, np.int32), np.zeros(5, np.uint64), np.zeros(5, np.uint8)
+        shifted = np.zeros((5, 2), np.int64)
+        kernel[1, 5](values, amounts, signed, unsigned, small, shifted)
+        self.assertEqual(list(signed), [2**31 - 1, -2**31, -5, 0, 77])
+        self.assertEqual(list(unsigned), [10**10, 0, 0, 0, 77])
+        self.assertEqual(list(small), [255, 0, 0, 0, 77])  # the low byte of 65,535
+        self.assertEqual([list(row) for row in shifted], [[-5, -5], [-10, -3], [-2**63, -1], [0, -1], [0, -1]])
+
+    def test_kernels_of_the_cache(self):
+        with tempfile.TemporaryDirectory() as folder:
+            source = pathlib.Path(folder) / "cached.py"
+            source.write_text("""if True:
+            import sys
+            import numpy as np
+            from numba import cuda
+            def make(number):
+                @cuda.jit(cache=True)
+                def kernel(out):
+                    out[0] = number
+                return kernel
+            for number in map(int, sys.argv[1:]):
+                out = np.zeros(1)
+                make(number)[1, 1](out)
+                assert out[0] == number, (number, out[0])
+            """)
+            # In the second process 4 has the name that 1 had in the first, and 1 comes from the cache.
+            for numbers in ("1 2 3", "4 3 2 1", "5 4 1"):
+                done = subprocess.run([sys.executable, "-W", "ignore", source, *numbers.split()], capture_output=True,
+                                      text=True, timeout=300, check=False)
+                self.assertEqual((done.returncode, done.stderr), (0, ""), numbers)
+
+    def test_a_kernel_without_stacks_fails(self):
+        done = self.program("""if True:
+            import resource
+            @cuda.jit
+            def kernel(out):
+                cuda.syncthreads()
+                out[cuda.grid(1)] = 1
+            out = cuda.to_device(np.zeros(4096))
+            kernel[4, 32](out)
+            cuda.synchronize()
+            used = int(open("/proc/self/statm").read().split()[0]) * 4096
+            resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20),) * 2)
+            kernel[4, 1024](out)
+            try:
+                cuda.synchronize()
+            except cuda.cudadrv.driver.CudaAPIError as error:
+                print(error)
+        """)
+        self.assertIn("CUDA_ERROR_LAUNCH_FAILED", done.stdout, done.stderr)
+        self.assertIn("no memory for the stacks of 1024 threads", done.stderr)
 
     def test_atomic_operations(self):
         cuda, np = self.cuda, self.np

@@ -175,7 +175,8 @@ struct running_work {
   stream *s;
   node *n;
   bool in_kernel;
-  unsigned shared_bytes = 0;  // of the kernel
+  unsigned shared_bytes = 0;        // of the kernel
+  CUresult failure = CUDA_SUCCESS;  // of the kernel, if no access has faulted
 };
 running_work *&this_threads_work();
 

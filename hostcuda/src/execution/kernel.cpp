@@ -102,9 +102,10 @@ CUresult run_kernel(const host_kernel &kernel, const launch_shape &shape, packed
   running_work *const work = this_threads_work();
   work->in_kernel = true;
   work->shared_bytes = shape.shared;
+  work->failure = CUDA_SUCCESS;
   kernel.fn(&launch);
   work->in_kernel = false;
-  return work->n->faulted ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
+  return work->n->faulted ? CUDA_ERROR_ILLEGAL_ADDRESS : work->failure;
 }
 
 // Copies the parameters of a launch.
@@ -172,7 +173,7 @@ CUresult launch_config(const CUlaunchConfig *c, CUfunction f, void **params, voi
 
 CUresult make_launch(const function &f, const launch_shape &shape, void **params, void **extra,
                      operation *op) {
-  if (!is_legal(shape)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_legal(shape) || !shared_memory_fits(f, shape.shared)) return CUDA_ERROR_INVALID_VALUE;
   if (params != nullptr && extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
   auto kernel = host_kernel_of(f);
   const bool skipped = !kernel;

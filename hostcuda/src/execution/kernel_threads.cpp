@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdio>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -22,12 +23,15 @@ using thread_body = void (*)(void **params);
 
 // More than the 512 KiB of local memory that CUDA allows a thread. Only touched pages take memory.
 constexpr std::size_t kStackBytes = std::size_t{1} << 20;
+constexpr std::size_t kGuardBytes = 4096;  // below a stack: a thread that overflows it faults
 
 class stack {
  public:
   stack()
       : at_(mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0)) {}
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0)) {
+    if (ok()) mprotect(at_, kGuardBytes, PROT_NONE);
+  }
   stack(const stack &) = delete;
   stack &operator=(const stack &) = delete;
   ~stack() {
@@ -83,8 +87,15 @@ struct fiber {
 
 class grid_run {
  public:
-  grid_run(const hostcuda_launch &launch, unsigned shared_bytes, thread_body body)
-      : launch_(launch), shared_bytes_(shared_bytes), body_(body) {}
+  // Begins `fibers` anew, and may add some.
+  grid_run(const hostcuda_launch &launch, unsigned shared_bytes, thread_body body,
+           std::vector<std::unique_ptr<fiber>> &fibers)
+      : launch_(launch), shared_bytes_(shared_bytes), body_(body), fibers_(fibers) {
+    for (const auto &f : fibers_) {
+      f->begun = false;
+      idle_.push_back(f.get());
+    }
+  }
 
   CUresult run() {
     for (unsigned z = 0; z < launch_.grid[2]; ++z) {
@@ -123,7 +134,8 @@ class grid_run {
     next_ = 0;
     count_ = launch_.block[0] * launch_.block[1] * launch_.block[2];
     // So that nothing is allocated on the stack of a thread.
-    for (auto *const list : {&idle_, &waiting_, &released_}) list->reserve(count_);
+    for (auto *const list : {&idle_, &waiting_, &released_})
+      list->reserve(std::max<std::size_t>(count_, fibers_.size() + 1));
     while (next_ < count_) {
       fiber *const f = free_fiber();
       if (f == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -202,7 +214,7 @@ class grid_run {
   unsigned block_[3] = {};
   unsigned next_ = 0;  // the first thread of the block that has not begun
   unsigned count_ = 0;
-  std::vector<std::unique_ptr<fiber>> fibers_;
+  std::vector<std::unique_ptr<fiber>> &fibers_;
   std::vector<fiber *> idle_;
   std::vector<fiber *> waiting_;
   std::vector<fiber *> released_;  // waited until all of the block did
@@ -222,17 +234,31 @@ void grid_run::enter() {
 
 std::mutex one_grid_at_a_time;
 
+// Kept for the next grid: to map and touch a thousand stacks takes longer than most kernels.
+std::vector<std::unique_ptr<fiber>> &kept_fibers() {
+  static auto *const kept = new std::vector<std::unique_ptr<fiber>>;
+  return *kept;
+}
+
 CUresult run_threads(const hostcuda_launch *launch, thread_body body) {
   if (launch == nullptr || body == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const running_work *const work = this_threads_work();
+  running_work *const work = this_threads_work();
   if (work == nullptr || !work->in_kernel || this_run != nullptr) return CUDA_ERROR_NOT_PERMITTED;
   std::lock_guard lock(one_grid_at_a_time);
-  grid_run run(*launch, work->shared_bytes, body);
+  grid_run run(*launch, work->shared_bytes, body, kept_fibers());
   struct leave {
     ~leave() { this_run = nullptr; }
   } at_end;
   this_run = &run;
-  return run.run();
+  const CUresult r = run.run();
+  if (r != CUDA_SUCCESS) {
+    std::fprintf(stderr,
+                 "hostcuda: a kernel failed: the host has no memory for the stacks of %u threads "
+                 "that wait at a barrier, 1 MiB of addresses each\n",
+                 launch->block[0] * launch->block[1] * launch->block[2]);
+    work->failure = CUDA_ERROR_LAUNCH_FAILED;
+  }
+  return r;
 }
 
 }  // namespace

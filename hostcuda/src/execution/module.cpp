@@ -107,8 +107,11 @@ CUresult get_function(module_registry &r, CUmodule handle, const char *name, boo
   f->attributes = std::make_shared<function_attributes>(resources_of(*data.image, f->name));
   if (data.library != nullptr) {
     CUkernel kernel = nullptr;
-    if (get_kernel(r, data.library, name, true, &kernel) == CUDA_SUCCESS)
-      f->attributes = attributes_of(*r.kernels.at(kernel), data.ctx->device);
+    if (get_kernel(r, data.library, name, true, &kernel) == CUDA_SUCCESS) {
+      library_kernel &common = *r.kernels.at(kernel);
+      f->attributes = attributes_of(common, data.ctx->device);
+      if (common.host) f->kernel = common.host;
+    }
   }
   *out = f->handle;
   data.functions.emplace(name, f->handle);
@@ -224,9 +227,9 @@ std::shared_ptr<function> find_function(CUfunction handle, context *ctx) {
 }
 
 std::shared_ptr<const host_kernel> host_kernel_of(const function &f) {
-  if (f.kernel) return f.kernel;
   auto &r = the_modules();
   std::lock_guard lock(r.mu);
+  if (f.kernel) return f.kernel;
   return is_launchable(r, f.name) ? registered(r, f.name) : nullptr;
 }
 
@@ -246,25 +249,62 @@ void forget_modules(context *ctx) {
 
 using namespace hostcuda;
 
-extern "C" __attribute__((visibility("default"))) CUresult hostcuda_register_kernel(
-    const char *entry, hostcuda_kernel fn, unsigned param_count, const size_t *param_bytes) {
-  if (entry == nullptr || *entry == '\0' || fn == nullptr ||
-      (param_count != 0 && param_bytes == nullptr)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+namespace {
+
+// nullptr: the arguments are not valid.
+std::shared_ptr<const host_kernel> make_host_kernel(hostcuda_kernel fn, unsigned param_count,
+                                                    const size_t *param_bytes) {
+  if (fn == nullptr || (param_count != 0 && param_bytes == nullptr)) return nullptr;
   auto kernel = std::make_shared<host_kernel>();
-  kernel->entry = entry;
   kernel->fn = fn;
   kernel->param_bytes.assign(param_bytes, param_bytes + param_count);
   // A device takes at most 32,764 bytes of parameters.
   std::size_t total = 0;
-  for (const std::size_t bytes : kernel->param_bytes) {
-    if (bytes == 0 || bytes > 32764 || (total += bytes) > 32764) return CUDA_ERROR_INVALID_VALUE;
-  }
+  for (const std::size_t bytes : kernel->param_bytes)
+    if (bytes == 0 || bytes > 32764 || (total += bytes) > 32764) return nullptr;
+  return kernel;
+}
+
+}  // namespace
+
+extern "C" {
+
+__attribute__((visibility("default"))) CUresult hostcuda_register_kernel(
+    const char *entry, hostcuda_kernel fn, unsigned param_count, const size_t *param_bytes) {
+  auto kernel = make_host_kernel(fn, param_count, param_bytes);
+  if (entry == nullptr || *entry == '\0' || !kernel) return CUDA_ERROR_INVALID_VALUE;
   auto &r = the_modules();
   std::lock_guard lock(r.mu);
   r.host_kernels[entry] = std::move(kernel);
   return CUDA_SUCCESS;
+}
+
+__attribute__((visibility("default"))) CUresult hostcuda_register_function(
+    CUfunction handle, hostcuda_kernel fn, unsigned param_count, const size_t *param_bytes) {
+  const auto kernel = make_host_kernel(fn, param_count, param_bytes);
+  if (!kernel) return CUDA_ERROR_INVALID_VALUE;
+  auto &r = the_modules();
+  std::lock_guard lock(r.mu);
+  std::vector<CUfunction> functions;
+  const auto common = r.kernels.find(reinterpret_cast<CUkernel>(handle));
+  if (common != r.kernels.end()) {
+    common->second->host = kernel;
+    for (const auto &[ctx, module] : r.libraries.at(common->second->library).modules) {
+      const auto &given = r.modules.at(module).functions;
+      const auto found = given.find(common->second->name);
+      if (found != given.end()) functions.push_back(found->second);
+    }
+  } else if (r.functions.contains(handle)) {
+    functions.push_back(handle);
+  } else {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  for (const CUfunction f : functions) {
+    r.functions.at(f)->kernel = kernel;
+    r.functions.at(f)->params = lay_out(kernel->param_bytes);
+  }
+  return CUDA_SUCCESS;
+}
 }
 
 HOSTCUDA_ENTRY(cuModuleLoadData, 2000, needs_context, 0, (CUmodule * out, const void *image),

@@ -22,7 +22,6 @@ namespace hostcuda {
 
 // Immutable. Registering the same name again creates a new object.
 struct host_kernel {
-  std::string entry;
   hostcuda_kernel fn = nullptr;
   std::vector<std::size_t> param_bytes;
 };
@@ -35,7 +34,7 @@ struct function_attributes {
     values[CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES] = uses.local_bytes;
     values[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES] = uses.shared_bytes;
     values[CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES] = uses.constant_bytes;
-    values[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES] = 48 * 1024;
+    values[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES] = 48 * 1024 - uses.shared_bytes;
     values[CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT] = -1;
   }
 };
@@ -73,6 +72,7 @@ struct library_kernel {
   std::string name;
   std::vector<kernel_param> params;
   kernel_resources uses;
+  std::shared_ptr<const host_kernel> host;  // nullptr: that of the name
   std::map<CUdevice, std::shared_ptr<function_attributes>> attributes;
 };
 

@@ -23,10 +23,17 @@ std::size_t shared_attribute(CUdevice_attribute what, CUdevice device) {
   return static_cast<std::size_t>(device_attribute(what, device));
 }
 
-std::size_t dynamic_limit(const function &f) {
+int attribute_of(const function &f, CUfunction_attribute what) {
   std::lock_guard lock(the_modules().mu);
-  return static_cast<std::size_t>(
-      f.attributes->values[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES]);
+  return f.attributes->values.at(static_cast<std::size_t>(what));
+}
+
+std::size_t dynamic_limit(const function &f) {
+  return static_cast<std::size_t>(attribute_of(f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES));
+}
+
+std::size_t own_shared(const function &f) {
+  return static_cast<std::size_t>(attribute_of(f, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES));
 }
 
 bool valid_flags(unsigned flags) {
@@ -75,11 +82,17 @@ CUresult available_shared(std::size_t *out, CUfunction handle, int blocks, int t
       static_cast<std::size_t>(blocks) / kSharedUnit * kSharedUnit;
   const std::size_t reserved =
       shared_attribute(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, device);
-  *out = std::min(of_block - reserved, dynamic_limit(*f));
+  *out = std::min(of_block - reserved - own_shared(*f), dynamic_limit(*f));
   return CUDA_SUCCESS;
 }
 
 }  // namespace
+
+bool shared_memory_fits(const function &f, std::size_t bytes) {
+  const std::size_t most =
+      shared_attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, f.ctx->device);
+  return bytes <= dynamic_limit(f) && bytes + own_shared(f) <= most;
+}
 
 int blocks_per_multiprocessor(const function &f, int threads, std::size_t shared) {
   const CUdevice device = f.ctx->device;
@@ -87,11 +100,7 @@ int blocks_per_multiprocessor(const function &f, int threads, std::size_t shared
   const int warps = (threads + kWarp - 1) / kWarp;
   const int resident_warps =
       device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device) / kWarp;
-  const auto of_kernel = [&](CUfunction_attribute what) {
-    std::lock_guard lock(the_modules().mu);
-    return f.attributes->values.at(static_cast<std::size_t>(what));
-  };
-  const int registers = std::max(of_kernel(CU_FUNC_ATTRIBUTE_NUM_REGS), 1);
+  const int registers = std::max(attribute_of(f, CU_FUNC_ATTRIBUTE_NUM_REGS), 1);
   const int warp_registers =
       (registers * kWarp + kRegisterUnit - 1) / kRegisterUnit * kRegisterUnit;
   const int register_warps =
@@ -99,9 +108,8 @@ int blocks_per_multiprocessor(const function &f, int threads, std::size_t shared
       warp_registers / kWarpUnit * kWarpUnit;
   const std::size_t reserved =
       shared_attribute(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, device);
-  const auto own = static_cast<std::size_t>(of_kernel(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES));
   const std::size_t of_block =
-      (shared + own + reserved + kSharedUnit - 1) / kSharedUnit * kSharedUnit;
+      (shared + own_shared(f) + reserved + kSharedUnit - 1) / kSharedUnit * kSharedUnit;
   const std::size_t of_multiprocessor =
       shared_attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, device);
   const int by_shared = static_cast<int>(of_multiprocessor / std::max(of_block, kSharedUnit));

@@ -14,4 +14,7 @@ namespace hostcuda {
 // Requires: threads > 0.
 int blocks_per_multiprocessor(const function &f, int threads, std::size_t shared);
 
+// Whether a block may have `bytes` of dynamic shared memory, beside what the kernel has of its own.
+bool shared_memory_fits(const function &f, std::size_t bytes);
+
 }  // namespace hostcuda

@@ -9,11 +9,13 @@ import ctypes
 import ctypes.util
 import re
 import sys
+import threading
 
 DRIVER = "libcuda.so.1"
 HOST_FUNCTIONS = ("hostcuda_run_threads", "hostcuda_this_thread", "hostcuda_syncthreads", "hostcuda_access",
                   "hostcuda_printf")
 MOST_SHARED = 227 * 1024  # bytes of dynamic shared memory that a block can have
+DYNAMIC_SHARED = '@"hostcuda.dynamic_shared"'  # one for all arrays of a kernel, which are views of it
 
 # Special registers: the index of the word in hostcuda_thread.
 WORDS = {"read.ptx.sreg.%s.%s" % (name, axis): 3 * group + i
@@ -70,7 +72,7 @@ define internal i32 @vprintf(ptr %format, ptr %arguments) {
   %printed = call i32 @hostcuda_printf(ptr %format, ptr %arguments)
   ret i32 %printed
 }
-""" + "".join("""
+""" + DYNAMIC_SHARED + " = internal global [%d x i8] zeroinitializer, align 128\n" % MOST_SHARED + "".join("""
 define internal i32 @"hostcuda.%s"() {
   %%thread = call ptr @hostcuda_this_thread()
   %%at = getelementptr i32, ptr %%thread, i64 %d
@@ -89,6 +91,15 @@ define internal {0} @"hostcuda.atomic.load.{1}"(ptr %at, {0} %value) {{
 }}
 """.format(*names) for names in (("float", "add.f32.p0f32", "fadd"), ("double", "add.f64.p0f64", "fadd"),
                                  ("i32", "inc.32.p0i32", "uinc_wrap"), ("i32", "dec.32.p0i32", "udec_wrap")))
+
+CONVERSIONS = "".join("""
+declare i{0} @llvm.fpto{1}i.sat.i{0}.{2}({3})
+define internal i{0} @"hostcuda.fpto{1}i.i{0}.{3}"({3} %x) {{
+  %out = call i{0} @llvm.fpto{1}i.sat.i{0}.{2}({3} %x)
+  ret i{0} %out
+}}
+""".format(bits, sign, kind, name) for bits in (16, 32, 64) for sign in "su" for kind, name in (
+    ("f32", "float"), ("f64", "double")))
 
 # Functions of libdevice that libm does not have. The others are those of libm without "__nv_".
 LIBDEVICE = "".join("""
@@ -134,8 +145,6 @@ DECLARED = re.compile(r'^declare [^\n]*@"?([\w.]+)"?\(', re.M)
 DEFINED = re.compile(r'define internal \w+ @"?([\w.]+)"?\(')
 TOKEN = re.compile(r'"[^"]*"|[()\[\]{}<>*]|\s+|[^\s()\[\]{}<>*"]+')
 CLOSING = {")": "(", "]": "[", "}": "{", ">": "<"}
-
-
 # The only use of PTX in Numba's IR that is replaced: how much dynamic shared memory a block has.
 DYNAMIC_SIZE = re.compile(r'\basm\b[^"]*"mov\.u32 \$0, %dynamic_smem_size;", "=r"')
 
@@ -146,7 +155,8 @@ class Unsupported(Exception):
 
 def with_opaque_pointers(text):
     """LLVM IR in the language of today's LLVM, in which `i32*` is `ptr`. Address spaces are one on the host."""
-    text = re.sub(r"\baddrspace\(\d+\)\s*", "", text).replace("addrspacecast", "bitcast")
+    text = re.sub(r'("[^"]*")|\baddrspace\(\d+\)\s*|(\baddrspacecast\b)',
+                  lambda found: found.group(1) or ("bitcast" if found.group(2) else ""), text)
     out = []
 
     def skip_space(at):
@@ -176,30 +186,67 @@ def with_opaque_pointers(text):
     return "".join(out)
 
 
+def as_on_a_gpu(line):
+    """An instruction whose result is not defined in LLVM for some values that a GPU computes with: it converts to the
+    nearest integer, and shifts everything out."""
+    convert = re.fullmatch(r'(\s*)(%\S+) = fpto([su])i (float|double) (\S+) to i(\d+)', line)
+    if convert:
+        space, name, sign, kind, value, bits = convert.groups()
+        wide = max(int(bits), 16)  # 8 bits are the low ones of 16
+        call = 'call i%d @"hostcuda.fpto%si.i%d.%s"(%s %s)' % (wide, sign, wide, kind, kind, value)
+        if wide == int(bits):
+            return ["%s%s = %s" % (space, name, call)]
+        return ['%s%s.wide" = %s' % (space, name[:-1], call), '%s%s = trunc i16 %s.wide" to i8' % (space, name, name[:-1])]
+    shift = re.fullmatch(r'(\s*)(%"[^"]*)" = (shl|lshr|ashr)(?: nuw| nsw| exact)* i(\d+) (\S+), (%\S+)', line)
+    if shift:
+        space, name, verb, bits, value, amount = shift.groups()
+        lines = ['%s.in" = icmp ult i%s %s, %s' % (name, bits, amount, bits),
+                 '%s.by" = select i1 %s.in", i%s %s, i%s %d' % (name, name, bits, amount, bits, int(bits) - 1)]
+        if verb == "ashr":
+            lines.append('%s" = ashr i%s %s, %s.by"' % (name, bits, value, name))
+        else:
+            lines += ['%s.some" = %s i%s %s, %s.by"' % (name, verb, bits, value, name),
+                      '%s" = select i1 %s.in", i%s %s.some", i%s 0' % (name, name, bits, name, bits)]
+        return [space + each for each in lines]
+    return [line]
+
+
 def for_the_host(text):
     """One module of Numba's IR without what is only for a GPU or for debuggers."""
-    lines, declared = [], 0
+    lines, declared = [], set()
     for line in text.splitlines():
         line = re.sub(r"(,?\s+![\w.]+ ![\w.]+)+\s*$", "", line)
         if re.match(r'\s*(!|;|target |@"llvm\.used")', line) or '@"llvm.dbg.' in line:
             continue
         line, replaced = DYNAMIC_SIZE.subn('@"hostcuda.dynamic_smem_size"', line)
-        declared += replaced
+        if replaced:
+            declared.add('declare i32 @"hostcuda.dynamic_smem_size"()')
         ptx = re.search(r'\basm\b[^"]*"([^"]*)"', line)
         if ptx:
             raise Unsupported("it has PTX: %s" % ptx.group(1))
-        lines.append(line)
-    if declared:
-        lines.append('declare i32 @"hostcuda.dynamic_smem_size"()')
+        for each in as_on_a_gpu(line):
+            lines.append(each)
+            declared.update("declare %s %s(%s)" % found for found in re.findall(
+                r'call (i\d+) (@"hostcuda\.fpto[^"]*")\((\w+)', each))
     text = with_opaque_pointers("\n".join(lines)).replace('@"llvm.nvvm.', '@"hostcuda.')
-    # Dynamic shared memory is an array without a size of its own.
-    return re.sub(r"= external global \[0 x ([^\]]+)\], align (\d+)",
-                  r"= internal global [%d x i8] zeroinitializer, align \2" % MOST_SHARED, text)
+    # LLVM makes a store of each element of an array, which takes minutes where there are thousands.
+    text, arrays = re.subn(
+        r"^(\s*)store (\[\d+ x .*\]) zeroinitializer, ptr (\S+)$",
+        r"\1call void @llvm.memset.p0.i64(ptr \3, i8 0, i64 ptrtoint (ptr getelementptr (\2, ptr null, i64 1) to i64), i1 false)",
+        text, flags=re.M)
+    if arrays:
+        declared.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+    # An array of dynamic shared memory has no size of its own.
+    for name in re.findall(r'^(@"[^"]*") = external global \[0 x .*$', text, re.M):
+        text = re.sub(r'^%s = .*$' % re.escape(name), "", text, flags=re.M).replace(name, DYNAMIC_SHARED)
+        declared.add("%s = external global [%d x i8], align 128" % (DYNAMIC_SHARED, MOST_SHARED))
+    return "\n".join([text, *sorted(declared)])
 
 
 def with_support(text):
     """The module with the functions of SUPPORT and LIBDEVICE in place of their declarations."""
-    support = SUPPORT + LIBDEVICE
+    support = SUPPORT + CONVERSIONS + LIBDEVICE
+    text = re.sub(r"^@hostcuda\.dynamic_shared = .*$", "", text, flags=re.M)
     for name in DEFINED.findall(support):
         text = re.sub(r'^declare [^\n]*@"?%s"?\(.*$' % re.escape(name), "", text, flags=re.M)
     lines = []
@@ -294,7 +341,14 @@ class Compiler:
         return re.sub(r'^@"(%s__\w+__)" = global i32 .*$' % re.escape(entry), shared, text, flags=re.M)
 
     def compile(self, texts, entry, arrays, address_of):
-        """Registers the kernel `entry` of these modules. `address_of` finds a variable of the module in the driver."""
+        """The address of the host function of the kernel `entry` of these modules, and the sizes of its parameters.
+        `address_of` finds a variable of the module in the driver."""
+        try:
+            return self.compiled(texts, entry, arrays, address_of)
+        except RuntimeError as error:
+            raise Unsupported("LLVM does not compile its IR: %s" % error) from error
+
+    def compiled(self, texts, entry, arrays, address_of):
         first, *others = [self.parse(self.share_variables(for_the_host(text), entry, address_of)) for text in texts]
         for other in others:
             first.link_in(other)
@@ -312,9 +366,14 @@ class Compiler:
         engine = self.llvm.create_mcjit_compiler(module, self.machine)
         engine.finalize_object()
         self.engines.append(engine)
-        address = ctypes.c_void_p(engine.get_function_address("hostcuda.kernel"))
-        if self.driver.hostcuda_register_kernel(entry.encode(), address, len(sizes), (ctypes.c_size_t * len(sizes))(*sizes)):
-            raise Unsupported("hostcuda_register_kernel refused it: it has %d bytes of parameters" % sum(sizes))
+        return engine.get_function_address("hostcuda.kernel"), sizes
+
+    def register(self, handle, address, sizes):
+        # By handle: another kernel may have the name, one of Numba's cache in particular.
+        status = self.driver.hostcuda_register_function(
+            ctypes.c_void_p(handle), ctypes.c_void_p(address), len(sizes), (ctypes.c_size_t * len(sizes))(*sizes))
+        if status:
+            raise Unsupported("hostcuda_register_function returned %d" % status)
 
 
 def flat_count(kind):
@@ -344,28 +403,51 @@ def arrays_of(kernel):
     return out
 
 
-def run_on_the_host(dispatcher):
-    """Has the module numba.cuda.dispatcher register each kernel with hostcuda when it binds it to a context."""
-    driver = ctypes.CDLL(DRIVER)
-    if not hasattr(driver, "hostcuda_run_threads"):
-        return  # a GPU's driver runs kernels itself
-    compiler = Compiler(driver)
-    bind = dispatcher._Kernel.bind
+class Registrar:
+    """Registers kernels of Numba with hostcuda, each once for each context."""
 
-    def bind_and_register(kernel):
+    def __init__(self, driver):
+        self.compiler, self.lock, self.known = Compiler(driver), threading.Lock(), {}
+
+    def register(self, kernel):
+        function = kernel._codelibrary.get_cufunc()
+        if id(function) not in self.known:
+            with self.lock:
+                if id(function) not in self.known:
+                    self.known[id(function)] = function  # kept, so that no other has its id
+                    self.compile(kernel, function)
+
+    def compile(self, kernel, function):
         from numba.cuda import gpus
         from numba.cuda.cudadrv import nvvm
-        bind(kernel)
-        module = kernel._codelibrary.get_cufunc().module
 
         def address_of(name):
             if len(gpus) > 1:
                 raise Unsupported("exceptions (debug=True) are reported in variables, which each device has of its own")
-            return int(module.get_global_symbol(name)[0].handle)
+            return int(function.module.get_global_symbol(name)[0].handle)
         try:
             # Numba's own definitions of atomic operations that NVVM does not have.
             texts = [nvvm.llvm_replace(text) for text in kernel._codelibrary.llvm_strs]
-            compiler.compile(texts, kernel.entry_name, arrays_of(kernel), address_of)
+            made = self.compiler.compile(texts, kernel.entry_name, arrays_of(kernel), address_of)
+            self.compiler.register(int(function.handle), *made)
         except Unsupported as reason:
             print("hostcuda: the kernel '%s' of Numba does not run: %s" % (kernel.entry_name, reason), file=sys.stderr)
-    dispatcher._Kernel.bind = bind_and_register
+
+
+def run_on_the_host(dispatcher):
+    """Has the module numba.cuda.dispatcher register each kernel with hostcuda when it is bound to a context. One of
+    Numba's cache is not bound before it is launched."""
+    driver = ctypes.CDLL(DRIVER)
+    if not hasattr(driver, "hostcuda_run_threads"):
+        return  # a GPU's driver runs kernels itself
+    registrar = Registrar(driver)
+    bind, launch = dispatcher._Kernel.bind, dispatcher._Kernel.launch
+
+    def bind_and_register(kernel):
+        bind(kernel)
+        registrar.register(kernel)
+
+    def register_and_launch(kernel, *arguments, **options):
+        registrar.register(kernel)
+        return launch(kernel, *arguments, **options)
+    dispatcher._Kernel.bind, dispatcher._Kernel.launch = bind_and_register, register_and_launch
