@@ -13,12 +13,12 @@ RUNS = "HOSTCUDA_NUMBA" in os.environ and importlib.util.find_spec("numba_cuda")
 os.environ.update(NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS="0", NUMBA_CUDA_WARN_ON_IMPLICIT_COPY="0")  # on stderr
 if not RUNS:
     sys.path.insert(0, str(INSIDE))
-import hostcuda_numba  # noqa: E402
+import hostcuda_numba_ir  # noqa: E402
 
 
 class Translation(unittest.TestCase):
     def translate(self, before, after):
-        self.assertEqual(hostcuda_numba.for_the_host(before).strip(), after)
+        self.assertEqual(hostcuda_numba_ir.for_the_host(before).strip(), after)
 
     def test_pointers_have_no_types(self):
         for before, after in (
@@ -54,8 +54,8 @@ class Translation(unittest.TestCase):
         self.translate('define void @"f"() !dbg !9', 'define void @"f"()')
 
     def test_ptx_is_refused(self):
-        with self.assertRaisesRegex(hostcuda_numba.Unsupported, r"PTX: activemask\.b32"):
-            hostcuda_numba.for_the_host('%m = call i32 asm  "activemask.b32 $0;", "=r"()')
+        with self.assertRaisesRegex(hostcuda_numba_ir.Unsupported, r"PTX: activemask\.b32"):
+            hostcuda_numba_ir.for_the_host('%m = call i32 asm  "activemask.b32 $0;", "=r"()')
         self.translate('%n = call i32 asm sideeffect "mov.u32 $0, %dynamic_smem_size;", "=r"()',
                        '%n = call i32 @"hostcuda.dynamic_smem_size"()\ndeclare i32 @"hostcuda.dynamic_smem_size"()')
 
