@@ -16,6 +16,10 @@
 
 #include "hostcuda/src/execution/engine.h"
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
+
 namespace hostcuda {
 namespace {
 
@@ -47,7 +51,7 @@ class stack {
 
 // Where a stack goes on. makecontext begins one. swapcontext makes a system call each time for the
 // signal mask, which is the same on all of them; the compiler's own pair does not. AddressSanitizer
-// follows swapcontext only, and not every compiler has the pair for other processors.
+// must be told of each switch, and not every compiler has the pair for other processors.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
 struct place {
   void *words[5];
@@ -62,18 +66,46 @@ struct place {
   if (__builtin_setjmp(from.words) == 0) go_on(to);
 }
 
-[[gnu::noinline]] void begin(place &from, const ucontext_t &first) {
+[[gnu::noinline]] void begin(place &from, place & /*to*/, const ucontext_t &first) {
   if (__builtin_setjmp(from.words) == 0) setcontext(&first);
 }
+void arrive(place & /*scheduler*/) {}
 #else
-using place = ucontext_t;
+struct place {
+  ucontext_t context;
+  void *frames = nullptr;  // AddressSanitizer's, of this stack
+  const void *bottom = nullptr;
+  std::size_t bytes = 0;
+};
+
+#ifdef __SANITIZE_ADDRESS__
+void leave(place &from, const void *bottom, std::size_t bytes) {
+  __sanitizer_start_switch_fiber(&from.frames, bottom, bytes);
+}
+void come_back(place &to) {
+  __sanitizer_finish_switch_fiber(to.frames, nullptr, nullptr);
+}
+void arrive(place &scheduler) {
+  __sanitizer_finish_switch_fiber(nullptr, &scheduler.bottom, &scheduler.bytes);
+}
+#else
+void leave(place &, const void *, std::size_t) {}
+void come_back(place &) {}
+void arrive(place & /*scheduler*/) {}
+#endif
 
 void switch_to(place &from, place &to) {
-  swapcontext(&from, &to);
+  leave(from, to.bottom, to.bytes);
+  swapcontext(&from.context, &to.context);
+  come_back(from);
 }
 
-void begin(place &from, const ucontext_t &first) {
-  swapcontext(&from, &first);
+void begin(place &from, place &to, const ucontext_t &first) {
+  to.bottom = first.uc_stack.ss_sp;
+  to.bytes = first.uc_stack.ss_size;
+  leave(from, to.bottom, to.bytes);
+  swapcontext(&from.context, &first);
+  come_back(from);
 }
 #endif
 
@@ -173,7 +205,7 @@ class grid_run {
       first.uc_stack = f.memory.as_context_stack();
       first.uc_link = nullptr;
       makecontext(&first, &grid_run::enter, 0);
-      begin(scheduler_, first);
+      begin(scheduler_, f.saved, first);
     }
     running_ = nullptr;
     // Those that wait stay where they are: what they hold on their stacks is lost, as on a device.
@@ -229,6 +261,7 @@ thread_local grid_run *this_run = nullptr;
 
 void grid_run::enter() {
   grid_run &run = *this_run;
+  arrive(run.scheduler_);
   run.run_fiber(*run.running_);
 }
 
