@@ -25,7 +25,7 @@ ROOT = HERE.parents[1]
 TIME_LIMIT = 900  # seconds, of one command
 
 RUNTIME = "has a static CUDA runtime, which needs undocumented tables of the driver"
-RESULTS, CUBIN = "needs the results of a kernel", "needs the contents of a compiled kernel"
+RESULTS = "needs the results of a kernel"
 NUMBA = [  # (pattern of a test, why it fails)
     (r"TestCudaDriver.test_cuda_(core_stream|driver)_", "needs the results of a kernel that it has as PTX"),
     (r"test_linking_(cu|eager|lazy)|TestModuleCallbacks|test_device_arch_specific",
@@ -40,7 +40,6 @@ CORE = [
 ]
 PYCUDA = [
     (r"simple_kernel|vector_types|streamed_kernel|test_gpuarray |prepared_invocation|pass_cai_array", RESULTS),
-    (r"test_constant_memory", CUBIN),
     (r"test_recursive_launch|test_jit_link_module", "not offered: the linker of the driver (`cuLink*`)"),
 ]
 TINYGRAD = [(r"TestTiny::test_(beam|cat|elu|gem[mv]|hgemm|jit|plus\w*|sum|symbolic\w*) ", RESULTS)]
