@@ -152,7 +152,7 @@ class Registrar:
             texts = [nvvm.llvm_replace(text) for text in kernel._codelibrary.llvm_strs]
             made = self.compiler.compile(texts, kernel.entry_name, arrays_of(kernel), address_of)
             self.compiler.register(int(function.handle), *made)
-        except Unsupported as reason:
+        except Exception as reason:  # not only Unsupported: Numba has no interface for this, and changes
             print("hostcuda: the kernel '%s' of Numba does not run: %s" % (kernel.entry_name, reason), file=sys.stderr)
 
 
