@@ -6,13 +6,17 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import unittest
+from unittest import mock
 
 INSIDE = pathlib.Path(__file__).resolve().parents[1] / "stillmap_hostcuda/inside"
 RUNS = "HOSTCUDA_NUMBA" in os.environ and importlib.util.find_spec("numba_cuda") is not None
 os.environ.update(NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS="0", NUMBA_CUDA_WARN_ON_IMPLICIT_COPY="0")  # on stderr
 if not RUNS:
     sys.path.insert(0, str(INSIDE))
+import hostcuda_numba  # noqa: E402
 import hostcuda_numba_ir  # noqa: E402
 
 
@@ -58,6 +62,26 @@ class Translation(unittest.TestCase):
             hostcuda_numba_ir.for_the_host('%m = call i32 asm  "activemask.b32 $0;", "=r"()')
         self.translate('%n = call i32 asm sideeffect "mov.u32 $0, %dynamic_smem_size;", "=r"()',
                        '%n = call i32 @"hostcuda.dynamic_smem_size"()\ndeclare i32 @"hostcuda.dynamic_smem_size"()')
+
+
+class Registration(unittest.TestCase):
+    def test_a_second_thread_waits_until_the_kernel_is_registered(self):
+        begun, done = threading.Event(), []
+        registrar = hostcuda_numba.Registrar.__new__(hostcuda_numba.Registrar)
+        registrar.lock, registrar.known = threading.Lock(), {}
+
+        def compile_slowly(kernel, function):
+            begun.set()
+            time.sleep(0.2)
+            done.append(function)
+        registrar.compile = compile_slowly
+        kernel = mock.Mock()
+        first = threading.Thread(target=registrar.register, args=(kernel,))
+        first.start()
+        begun.wait()
+        registrar.register(kernel)
+        self.assertEqual(done, [kernel._codelibrary.get_cufunc()])
+        first.join()
 
 
 def cuda_error():

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 #include <span>
+#include <unordered_map>
 
 #include "hostcuda/src/execution/image.h"
 
@@ -24,7 +25,7 @@ constexpr unsigned char kFrameSize = 0x11;      // payload: symbol, bytes
 
 class elf_file {
  public:
-  // In memory a cubin does not say how large it is. Its tables do.
+  // `size` is absent for an image in memory, which is trusted to have what its tables say.
   static std::optional<elf_file> open(const std::byte *image, std::optional<std::size_t> size) {
     elf_file out;
     out.base_ = image;
@@ -36,17 +37,17 @@ class elf_file {
     }
     const std::uint64_t end = header.e_shoff + std::uint64_t{header.e_shnum} * sizeof(Elf64_Shdr);
     if (header.e_shoff > kLargest || (size && end > *size)) return std::nullopt;
-    out.size_ = size.value_or(end);
     for (unsigned i = 0; i < header.e_shnum; ++i)
       out.sections_.push_back(out.at<Elf64_Shdr>(header.e_shoff + i * sizeof(Elf64_Shdr)));
     for (const Elf64_Shdr &s : out.sections_) {
       if (s.sh_type == SHT_NOBITS) continue;
       if (s.sh_offset > kLargest || s.sh_size > kLargest) return std::nullopt;
-      if (!size) out.size_ = std::max<std::size_t>(out.size_, s.sh_offset + s.sh_size);
-      if (s.sh_offset + s.sh_size > out.size_) return std::nullopt;
+      if (size && s.sh_offset + s.sh_size > *size) return std::nullopt;
     }
     if (header.e_shstrndx >= out.sections_.size()) return std::nullopt;
     out.names_ = out.sections_[header.e_shstrndx];
+    for (std::size_t i = 0; i < out.sections_.size(); ++i)
+      out.by_name_.emplace(out.name(out.sections_[i]), i);
     return out;
   }
 
@@ -74,18 +75,17 @@ class elf_file {
   }
 
   const Elf64_Shdr *find(std::string_view wanted) const {
-    const auto found = std::find_if(sections_.begin(), sections_.end(),
-                                    [&](const Elf64_Shdr &s) { return name(s) == wanted; });
-    return found == sections_.end() ? nullptr : &*found;
+    const auto found = by_name_.find(wanted);
+    return found == by_name_.end() ? nullptr : &sections_[found->second];
   }
 
  private:
   static constexpr std::uint64_t kLargest = std::uint64_t{1} << 40;
 
   const std::byte *base_ = nullptr;
-  std::size_t size_ = 0;
   std::vector<Elf64_Shdr> sections_;
   Elf64_Shdr names_{};
+  std::unordered_map<std::string_view, std::size_t> by_name_;  // a library has thousands
 };
 
 struct symbol {
@@ -120,30 +120,28 @@ void each_record(std::span<const std::byte> content, const Use &use) {
   }
 }
 
-// Registers and local memory, which .nv.info has by the number of the symbol.
-void read_info(const elf_file &file, const std::vector<symbol> &symbols, code_image *out) {
+// Registers and local memory, which .nv.info has by the number of the symbol. `kernels` has the place
+// of each in the image, by that number too.
+void read_info(const elf_file &file, const std::unordered_map<std::size_t, std::size_t> &kernels,
+               code_image *out) {
   const Elf64_Shdr *const info = file.find(".nv.info");
   if (info == nullptr) return;
   each_record(file.content(*info), [&](unsigned char subject, std::span<const std::byte> payload) {
     std::uint32_t words[2];
     if (payload.size() < sizeof words) return;
     std::memcpy(words, payload.data(), sizeof words);
-    if (words[0] >= symbols.size()) return;
-    for (image_kernel &kernel : out->kernels) {
-      if (kernel.name != symbols[words[0]].name) continue;
-      if (subject == kRegisterCount) kernel.uses.registers = static_cast<int>(words[1]);
-      if (subject == kFrameSize) kernel.uses.local_bytes = static_cast<int>(words[1]);
-    }
+    const auto found = kernels.find(words[0]);
+    if (found == kernels.end()) return;
+    kernel_resources &uses = out->kernels[found->second].uses;
+    if (subject == kRegisterCount) uses.registers = static_cast<int>(words[1]);
+    if (subject == kFrameSize) uses.local_bytes = static_cast<int>(words[1]);
   });
 }
 
 int shared_bytes(const elf_file &file, const std::string &kernel) {
   const Elf64_Shdr *const shared = file.find(".nv.shared." + kernel);
   if (shared == nullptr) return 0;
-  const bool reserved = std::any_of(
-      file.sections().begin(), file.sections().end(),
-      [&](const Elf64_Shdr &s) { return file.name(s).starts_with(".nv.shared.reserved."); });
-  const std::size_t system = reserved ? kReservedShared : 0;
+  const std::size_t system = file.find(".nv.shared.reserved.0") != nullptr ? kReservedShared : 0;
   return static_cast<int>(shared->sh_size - std::min<std::size_t>(shared->sh_size, system));
 }
 
@@ -171,18 +169,21 @@ bool read_cubin(const void *image, std::optional<std::size_t> size, code_image *
   if (!file) return false;
   const Elf64_Shdr *const constants = file->find(".nv.constant3");
   const auto symbols = symbols_of(*file);
-  for (const symbol &s : symbols) {
+  std::unordered_map<std::size_t, std::size_t> kernels;
+  for (std::size_t i = 0; i < symbols.size(); ++i) {
+    const symbol &s = symbols[i];
     const unsigned type = ELF64_ST_TYPE(s.raw.st_info);
     if (type == STT_FUNC && (s.raw.st_other & kEntry) != 0) {
       image_kernel kernel{s.name, {}, {}};
       kernel.uses.shared_bytes = shared_bytes(*file, s.name);
       if (constants != nullptr) kernel.uses.constant_bytes = static_cast<int>(constants->sh_size);
+      kernels.emplace(i, out->kernels.size());
       out->kernels.push_back(std::move(kernel));
     } else if (type == STT_OBJECT) {  // local ones too: nvcc makes all of them local
       add_variable(*file, s, out);
     }
   }
-  read_info(*file, symbols, out);
+  read_info(*file, kernels, out);
   return true;
 }
 

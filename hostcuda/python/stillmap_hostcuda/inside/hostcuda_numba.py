@@ -21,7 +21,7 @@ class Compiler:
 
     def __init__(self, driver):
         import llvmlite.binding as llvm
-        self.llvm, self.driver, self.engines = llvm, driver, []
+        self.llvm, self.engines = llvm, []
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         self.machine = llvm.Target.from_default_triple().create_target_machine(opt=2)
@@ -65,12 +65,6 @@ class Compiler:
     def compile(self, texts, entry, arrays, address_of):
         """The address of the host function of the kernel `entry` of these modules, and the sizes of its parameters.
         `address_of` finds a variable of the module in the driver."""
-        try:
-            return self.compiled(texts, entry, arrays, address_of)
-        except RuntimeError as error:
-            raise Unsupported("LLVM does not compile its IR: %s" % error) from error
-
-    def compiled(self, texts, entry, arrays, address_of):
         first, *others = [self.parse(self.share_variables(for_the_host(text), entry, address_of)) for text in texts]
         for other in others:
             first.link_in(other)
@@ -89,13 +83,6 @@ class Compiler:
         engine.finalize_object()
         self.engines.append(engine)
         return engine.get_function_address("hostcuda.kernel"), sizes
-
-    def register(self, handle, address, sizes):
-        # By handle: another kernel may have the name, one of Numba's cache in particular.
-        status = self.driver.hostcuda_register_function(
-            ctypes.c_void_p(handle), ctypes.c_void_p(address), len(sizes), (ctypes.c_size_t * len(sizes))(*sizes))
-        if status:
-            raise Unsupported("hostcuda_register_function returned %d" % status)
 
 
 def flat_count(kind):
@@ -129,15 +116,16 @@ class Registrar:
     """Registers kernels of Numba with hostcuda, each once for each context."""
 
     def __init__(self, driver):
-        self.compiler, self.lock, self.known = Compiler(driver), threading.Lock(), {}
+        self.driver, self.compiler, self.lock, self.known = driver, Compiler(driver), threading.Lock(), {}
 
     def register(self, kernel):
         function = kernel._codelibrary.get_cufunc()
         if id(function) not in self.known:
             with self.lock:
                 if id(function) not in self.known:
-                    self.known[id(function)] = function  # kept, so that no other has its id
                     self.compile(kernel, function)
+                    # Only now: another thread would launch what is not registered. Kept, so that no other has its id.
+                    self.known[id(function)] = function
 
     def compile(self, kernel, function):
         from numba.cuda import gpus
@@ -150,8 +138,13 @@ class Registrar:
         try:
             # Numba's own definitions of atomic operations that NVVM does not have.
             texts = [nvvm.llvm_replace(text) for text in kernel._codelibrary.llvm_strs]
-            made = self.compiler.compile(texts, kernel.entry_name, arrays_of(kernel), address_of)
-            self.compiler.register(int(function.handle), *made)
+            address, sizes = self.compiler.compile(texts, kernel.entry_name, arrays_of(kernel), address_of)
+            # By handle: another kernel may have the name, one of Numba's cache in particular.
+            status = self.driver.hostcuda_register_function(
+                ctypes.c_void_p(int(function.handle)), ctypes.c_void_p(address), len(sizes),
+                (ctypes.c_size_t * len(sizes))(*sizes))
+            if status:
+                raise Unsupported("hostcuda_register_function returned %d" % status)
         except Exception as reason:  # not only Unsupported: Numba has no interface for this, and changes
             print("hostcuda: the kernel '%s' of Numba does not run: %s" % (kernel.entry_name, reason), file=sys.stderr)
 
