@@ -151,32 +151,43 @@ status page_pool::acquire(std::size_t n, std::vector<page_ptr> &out,
   return {};
 }
 
-// Requires: the device's context is current.
-result<page *> page_pool::make_page() {
+// Creates `n` pages, or after an error fewer, which are in `made` as well. The counters follow once for
+// all of them. Requires: the device's context is current.
+status page_pool::make_pages(std::size_t n, page_list &made) {
   const std::size_t bytes = options_.page_bytes;
-  std::unique_ptr<page> p(new (std::nothrow)
-                              page(*this, physical_handle::none, bytes, properties_, false));
-  if (p == nullptr) return host_out_of_memory("page_pool::acquire");
+  std::size_t allowed = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (created_bytes_ + bytes > options_.limit) {
-      return make_error(errc::out_of_memory, "page_pool::acquire", "the pool's limit is reached",
-                        created_bytes_ + bytes, options_.limit, error_unit::bytes);
+    allowed = std::min(n, (options_.limit - std::min(options_.limit, created_bytes_)) / bytes);
+    created_bytes_ += allowed * bytes;
+  }
+  std::size_t done = 0;
+  status outcome;
+  while (done < allowed && outcome) {
+    std::unique_ptr<page> p(new (std::nothrow)
+                                page(*this, physical_handle::none, bytes, properties_, false));
+    if (p == nullptr) {
+      outcome = host_out_of_memory("page_pool::acquire");
+    } else if (const auto handle = create_granted(bytes); !handle) {
+      outcome = tl::unexpected(handle.error());
+    } else {
+      p->handle_ = *handle;
+      p->granted_ = options_.quota != nullptr;
+      made.push_back(*p.release());
+      ++done;
     }
-    created_bytes_ += bytes;
   }
-  auto made = create_granted(bytes);
+  if (done != 0) device_.space->physical_created(done * bytes);
   const std::lock_guard lock(mutex_);
-  if (!made) {
-    created_bytes_ -= bytes;
-    return tl::unexpected(made.error());
+  if (outcome && allowed < n) {
+    outcome = make_error(errc::out_of_memory, "page_pool::acquire", "the pool's limit is reached",
+                         created_bytes_ + bytes, options_.limit, error_unit::bytes);
   }
-  ++stats_.pages_created;
-  stats_.created += physical_size(bytes);
+  created_bytes_ -= (allowed - done) * bytes;
+  stats_.pages_created += done;
+  stats_.created += physical_size(done * bytes);
   stats_.peak = std::max(stats_.peak, stats_.created);
-  p->handle_ = *made;
-  p->granted_ = options_.quota != nullptr;
-  return p.release();
+  return outcome;
 }
 
 result<physical_handle> page_pool::create_granted(std::size_t bytes) {
@@ -184,11 +195,7 @@ result<physical_handle> page_pool::create_granted(std::size_t bytes) {
     STILLMAP_RETURN_IF_ERROR(options_.quota->reserve(bytes));
   }
   auto made = driver().create_physical(bytes, properties_);
-  if (made) {
-    device_.space->physical_created(bytes);
-  } else {
-    give_up_grant(bytes);
-  }
+  if (!made) give_up_grant(bytes);
   return made;
 }
 
@@ -326,9 +333,10 @@ result<bool> page_pool::prepare_one(std::size_t bytes) {
   }
   const context_guard guard(driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
-  STILLMAP_ASSIGN_OR_RETURN(auto made, make_page());
+  page_list made;
+  STILLMAP_RETURN_IF_ERROR(make_pages(1, made));
   const std::lock_guard lock(mutex_);
-  ready_.push_back(*made);
+  ready_.append(made);
   return true;
 }
 

@@ -126,7 +126,7 @@ class page_pool final : private page_owner {
                       std::optional<stream_ref> consumer);
   status supply(std::size_t n, page_list &got, page_list &fresh, std::vector<page_ptr> &stolen,
                 std::optional<stream_ref> consumer);
-  result<page *> make_page();
+  status make_pages(std::size_t n, page_list &made);
   result<bool> prepare_one(std::size_t bytes);
   result<physical_handle> create_granted(std::size_t bytes);
   void give_up_grant(std::size_t bytes) noexcept;

@@ -22,6 +22,9 @@ class remap_plan {
   void map(device_address at, page_ptr p) noexcept;
   // With its own access.
   void map(device_address at, page_ptr p, std::vector<access_grant> access) noexcept;
+  // Maps the pages of `range`, which consists of whole mappings, from `at` on, too: they have both
+  // addresses then. Costs less than to ask the ledger for the pages, and does not keep their pools alive.
+  void alias(device_address at, virtual_range range) noexcept;
   // Removes whole mappings. Requires: no device work uses them any more (else use retire()).
   void unmap(virtual_range range) noexcept;
   // Unmaps the pages of whole mappings and keeps their places in the ledger, with their access. Until
@@ -36,7 +39,8 @@ class remap_plan {
   void grant(virtual_range range, std::vector<access_grant> access) noexcept;
 
   bool empty() const {
-    return !incomplete_ && maps_.empty() && unmaps_.empty() && grants_.empty() && suspends_.empty();
+    return !incomplete_ && !adds_mappings() && unmaps_.empty() && grants_.empty() &&
+           suspends_.empty();
   }
 
  private:
@@ -45,13 +49,16 @@ class remap_plan {
   friend class address_space;
   friend class mapped_buffer;
   struct of_buffer {};  // made by a growable_buffer for its own range
-  remap_plan(of_buffer, access_ptr access) noexcept
-      : access_(std::move(access)), of_buffer_(true) {}
+  remap_plan(of_buffer, access_ptr access) noexcept;
   struct map_step {
     device_address at;
     page_ptr page;
-    access_ptr access;
+    std::size_t access = 0;          // in access_
     std::uint64_t suspended_by = 0;  // not 0: where that one suspended a page
+  };
+  struct alias_step {
+    device_address at;
+    virtual_range range;
   };
   struct suspend_step {
     virtual_range range;
@@ -59,14 +66,15 @@ class remap_plan {
   };
   struct grant_step {
     virtual_range range;
-    access_ptr access;
+    std::size_t access;  // in access_
   };
   template <class Add>
   void add(const Add &step) noexcept;
-  access_ptr listed(std::vector<access_grant> access);
-  access_ptr access_;
-  access_ptr listed_;  // the last that was another
+  std::size_t listed(std::vector<access_grant> access);
+  bool adds_mappings() const { return !maps_.empty() || !aliases_.empty(); }
+  std::vector<access_ptr> access_;  // the plan's own first
   std::vector<map_step> maps_;
+  std::vector<alias_step> aliases_;
   std::vector<virtual_range> unmaps_;
   std::vector<grant_step> grants_;
   std::vector<suspend_step> suspends_;

@@ -121,24 +121,12 @@ status allocator_core::map(const extent_map::carved_extent &place, page_supply &
   device_address at = place.missing.begin;
   for (const taken_pages &t : supply.moved) {
     for (const extent *s : t.extents) {
-      auto pages = device_.space().mappings(s->range());
-      if (pages.size() * page() != s->bytes) {
-        return make_error(errc::corrupt, "caching_allocator::allocate",
-                          "a free page is not mapped where it was recorded", s->begin, 0,
-                          error_unit::address);
-      }
-      for (mapping_record &m : pages) {
-        if (m.state == mapping_state::suspended) {
-          return make_error(errc::busy, "caching_allocator::allocate", "a free page is suspended",
-                            m.range.begin.value(), 0, error_unit::address);
-        }
-        plan.map(at, std::move(m.backing));
-        at = at + page();
-      }
+      plan.alias(at, s->range());
+      at = at + s->bytes;
     }
   }
-  for (const page_ptr &p : supply.created) {
-    plan.map(at, p);
+  for (page_ptr &p : supply.created) {
+    plan.map(at, std::move(p));
     at = at + page();
   }
   return device_.space().apply(std::move(plan));

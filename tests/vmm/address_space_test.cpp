@@ -125,6 +125,38 @@ TEST_F(address_space_test, a_plan_does_all_its_steps_as_one_generation) {
   EXPECT_EQ(space_->generation(), 2u);
 }
 
+TEST_F(address_space_test, an_alias_maps_the_pages_of_a_range_a_second_time) {
+  ASSERT_TRUE(map(0, 4));
+  for (std::size_t i = 0; i < 4; ++i) put(dev(), slot(i), pattern(page(), 1 + unsigned(i)));
+  const driver_counts before = counts();
+  remap_plan plan(writing());
+  plan.map(slot(10), pages_[5]);
+  plan.alias(slot(8), slots(2, 2));  // the run ends with the page that is new
+  plan.alias(slot(12), slots(0, 1));
+  EXPECT_FALSE(plan.empty());
+  ASSERT_TRUE(apply(plan));
+  const driver_counts spent = counts() - before;
+  EXPECT_EQ(spent[driver_call::MemMap], 4u);
+  EXPECT_EQ(spent[driver_call::MemSetAccess], 2u);
+  EXPECT_TRUE(holds(dev(), slot(8), page(), 3));
+  EXPECT_TRUE(holds(dev(), slot(9), page(), 4));
+  EXPECT_TRUE(holds(dev(), slot(12), page(), 1));
+  EXPECT_EQ(pages_[2].use_count(), 3u);
+  EXPECT_EQ(dev().space().mappings(slots(9, 1)).at(0).backing, pages_[3]);
+  EXPECT_EQ(books().live_mappings, 8u);
+}
+
+TEST_F(address_space_test, an_alias_that_the_driver_refuses_is_undone) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  ASSERT_TRUE(map(0, 4));
+  testing::hostcuda_control::fail("cuMemMap", 2, CUDA_ERROR_OUT_OF_MEMORY);
+  remap_plan plan(writing());
+  plan.alias(slot(8), slots(0, 4));
+  EXPECT_TRUE(fails_with(apply(plan), errc::out_of_memory, "cuMemMap"));
+  EXPECT_EQ(books().live_mappings, 4u);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(pages_[i].use_count(), 2u);
+}
+
 TEST_F(address_space_test, refuses_plans_that_do_not_fit_without_a_driver_call) {
   ASSERT_TRUE(map(0, 2));
   const driver_counts before = counts();
@@ -150,6 +182,14 @@ TEST_F(address_space_test, refuses_plans_that_do_not_fit_without_a_driver_call) 
     p.unmap(slots(0, 2));
   })) << "unmapped twice";
   EXPECT_TRUE(refused([&](remap_plan &p) { p.grant(slots(7, 1), reading()); }));
+  EXPECT_TRUE(refused([&](remap_plan &p) { p.alias(slot(4), slots(0, 3)); })) << "a gap";
+  EXPECT_TRUE(refused([&](remap_plan &p) { p.alias(slot(4), slots(5, 1)); })) << "nothing there";
+  EXPECT_TRUE(refused([&](remap_plan &p) { p.alias(slot(4), {slot(0), page() / 2}); })) << "cuts";
+  EXPECT_TRUE(refused([&](remap_plan &p) { p.alias(slot(1), slots(0, 1)); })) << "mapped already";
+  EXPECT_TRUE(refused([&](remap_plan &p) {
+    p.map(slot(5), pages_[3]);
+    p.alias(slot(4), slots(0, 2));
+  })) << "one address twice";
   EXPECT_EQ((counts() - before).total(), 0u);
   EXPECT_EQ(space_->generation(), 1u);
   EXPECT_EQ(books().live_mappings, 2u);

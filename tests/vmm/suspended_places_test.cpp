@@ -129,6 +129,11 @@ TEST_F(suspended_places, a_plan_cannot_change_who_may_touch_them) {
   plan.grant({b.address(), 2 * page()}, {{on_device(0), access_mode::read}});
   EXPECT_TRUE(fails_with(dev().space().apply(std::move(plan)), errc::busy, "remap",
                          (b.address() + page()).value(), 0));
+  const reservation other = std::move(*reservation::create(dev(), 2 * page()));
+  remap_plan second({});
+  second.alias(other.range().begin, {b.address(), 2 * page()});
+  EXPECT_TRUE(fails_with(dev().space().apply(std::move(second)), errc::busy, "remap",
+                         (b.address() + page()).value(), 0));
   ASSERT_TRUE(resume(b, 1, 1));
 }
 

@@ -21,7 +21,7 @@ class remap {
       STILLMAP_RETURN_IF_ERROR(check_locked());
     }
     for (auto *list : {&arriving_, &replacing_}) {
-      for (present &p : *list) p.prepared = node_for(p);
+      for (present &p : *list) prepare(p);
     }
     if (touched_.empty()) {
       if (!forgotten_.empty()) update_ledger(true);
@@ -47,12 +47,16 @@ class remap {
   using entry_map = address_space::entry_map;
   struct present {  // one mapping, now or before the plan
     virtual_range range;
-    ledger_page_ptr page;
-    access_ptr access;
+    physical_handle handle;
+    ledger_page_ptr page;  // arriving or replacing: moved into `prepared`
+    access_ptr own_access;
     std::uint64_t block;
     std::uint64_t suspend_by = 0;  // leaving: the place stays; arriving: the id that suspended it
-    entry_map::node_type prepared{};  // arriving or replacing: its entry
-    bool undo_failed = false;         // leaving: it is lost; otherwise: it is still mapped
+    const access_ptr *of_plan = nullptr;  // its access where the plan says it: counting costs time
+    entry_map::node_type prepared{};      // arriving or replacing: its entry
+    bool undo_failed = false;             // leaving: it is lost; otherwise: it is still mapped
+
+    const access_ptr &access() const { return of_plan != nullptr ? *of_plan : own_access; }
   };
   struct touched_range {
     std::shared_ptr<address_block> block;
@@ -81,39 +85,17 @@ class remap {
     for (const auto &g : plan_.grants_) {
       std::vector<present> concerned;
       STILLMAP_RETURN_IF_ERROR(gather_locked(g.range, concerned, purpose::grant));
-      for (present &p : concerned) regranted_.push_back({std::move(p), g.access});
+      for (present &p : concerned) regranted_.push_back({std::move(p), plan_.access_[g.access]});
     }
-    for (auto &step : plan_.maps_) {
+    arriving_.reserve(plan_.maps_.size() + plan_.aliases_.size());
+    for (const auto &step : plan_.aliases_) {
+      STILLMAP_RETURN_IF_ERROR(alias_locked(step.at, step.range));
+    }
+    for (const auto &step : plan_.maps_) {
       if (!step.page) return no("a step maps no page", step.at);
-      const virtual_range target{step.at, step.page->bytes()};
-      const auto block = space_.block_at_locked(step.at);
-      if (!block || !block->range().contains(target)) {
-        return no("the target is not inside one reservation", step.at);
-      }
-      if (step.at.value() % space_.device_.caps.page_bytes != 0) {
-        return no("the target is not page-aligned", step.at, space_.device_.caps.page_bytes);
-      }
-      if (step.suspended_by != 0) {
-        const auto it = space_.mappings_.find(step.at.value());
-        if (it == space_.mappings_.end() || it->second.range != target ||
-            it->second.suspended_by != step.suspended_by) {
-          return no("no page of that size was suspended there", step.at);
-        }
-        arriving_.push_back(
-            {target, step.page.share(), it->second.access, block->id(), step.suspended_by});
-        touch(block, target);
-        continue;
-      }
-      const bool replacing = is_leaving(target);
-      if (!replacing && occupied_locked(target)) {
-        return no("the target is mapped already", step.at);
-      }
-      if (!replacing && block->of_buffer_ && !plan_.of_buffer_) {
-        return no("the target belongs to a growable_buffer, which must map it itself", step.at);
-      }
-      (replacing ? replacing_ : arriving_)
-          .push_back({target, step.page.share(), step.access, block->id()});
-      touch(block, target);
+      const auto &access = plan_.access_[step.access];
+      STILLMAP_RETURN_IF_ERROR(
+          arrive_locked(step.at, step.page.share(), access, step.suspended_by));
     }
     for (auto *list : {&arriving_, &replacing_}) {
       STILLMAP_RETURN_IF_ERROR(sort_disjoint(*list, "two steps map the same address"));
@@ -125,6 +107,61 @@ class remap {
                         "the ceiling of live mappings is reached", live, ceiling,
                         error_unit::items);
     }
+    return {};
+  }
+
+  // `page` is to be mapped at `at`.
+  status arrive_locked(device_address at, const ledger_page_ptr &page, const access_ptr &access,
+                       std::uint64_t suspended_by) {
+    const virtual_range target{at, page->bytes()};
+    if (target_block_ == nullptr || !target_block_->range().contains(target)) {
+      target_block_ = space_.block_at_locked(at);
+      if (target_block_ == nullptr || !target_block_->range().contains(target)) {
+        return no("the target is not inside one reservation", at);
+      }
+    }
+    const auto &block = target_block_;
+    if (at.value() % space_.device_.caps.page_bytes != 0) {
+      return no("the target is not page-aligned", at, space_.device_.caps.page_bytes);
+    }
+    if (suspended_by != 0) {
+      const auto it = space_.mappings_.find(at.value());
+      if (it == space_.mappings_.end() || it->second.range != target ||
+          it->second.suspended_by != suspended_by) {
+        return no("no page of that size was suspended there", at);
+      }
+      arriving_.push_back(
+          {target, page->handle(), page, it->second.access, block->id(), suspended_by});
+      touch(block, target);
+      return {};
+    }
+    const bool replacing = is_leaving(target);
+    if (!replacing && occupied_locked(target)) return no("the target is mapped already", at);
+    if (!replacing && block->of_buffer_ && !plan_.of_buffer_) {
+      return no("the target belongs to a growable_buffer, which must map it itself", at);
+    }
+    (replacing ? replacing_ : arriving_)
+        .push_back({target, page->handle(), page, nullptr, block->id(), 0, &access});
+    touch(block, target);
+    return {};
+  }
+
+  // The pages of `range` are to be mapped from `at` on, too.
+  status alias_locked(device_address at, virtual_range range) {
+    device_address next = range.begin;
+    for (auto it = space_.lower_locked(next);
+         it != space_.mappings_.end() && it->first == next.value() && next < range.end(); ++it) {
+      const auto &e = it->second;
+      if (e.suspended_by != 0) {
+        return make_error(errc::busy, "remap", "memory in the range is suspended", next.value(), 0,
+                          error_unit::address);
+      }
+      if (e.retiring) return no("a mapping in the range is retiring", next);
+      STILLMAP_RETURN_IF_ERROR(
+          arrive_locked(at + (next - range.begin), e.backing, plan_.access_.front(), 0));
+      next = e.range.end();
+    }
+    if (next != range.end()) return no("the range is not made of whole live mappings", next);
     return {};
   }
 
@@ -161,7 +198,8 @@ class remap {
       if (it->second.retiring) return no("a mapping in the range is retiring", range.begin);
       const auto block = space_.block_at_locked(range.begin);
       if (!block) return no("the range is in no reservation", range.begin);
-      into.push_back({range, it->second.backing, it->second.access, block->id()});
+      const ledger_page_ptr &page = it->second.backing;
+      into.push_back({range, page->handle(), page, it->second.access, block->id()});
       touch(block, range);
       found += range.bytes;
     }
@@ -183,25 +221,32 @@ class remap {
     return it != leaving_.end() && it->range == target;
   }
 
-  bool occupied_locked(virtual_range target) const {
-    if (const auto last = space_.last_entered_; last != space_.mappings_.end()) {
-      const auto next = space_.after_locked(last);
-      if (last->second.range.end() <= target.begin &&
-          (next == space_.mappings_.end() || next->first >= target.end().value())) {
-        return false;
+  bool occupied_locked(virtual_range target) {
+    if (vacant_.contains(target)) return false;
+    auto next = space_.mappings_.end();
+    const auto last = space_.last_entered_;
+    bool near = last != next && last->second.range.end() <= target.begin;
+    if (near) {
+      next = space_.after_locked(last);
+      near = next == space_.mappings_.end() || next->first >= target.begin.value();
+    }
+    if (!near) {
+      next = space_.lower_locked(target.begin);
+      if (next != space_.mappings_.begin() && std::prev(next)->second.range.end() > target.begin) {
+        return true;
       }
     }
-    auto it = space_.mappings_.lower_bound(target.end().value());
-    if (it == space_.mappings_.begin()) return false;
-    --it;
-    return it->second.range.end() > target.begin;
+    const device_address until(next == space_.mappings_.end() ? UINT64_MAX : next->first);
+    if (until < target.end()) return true;
+    vacant_ = {target.begin, until - target.begin};
+    return false;
   }
 
-  // An entry of the ledger without a place in it, so that entering it takes no memory.
-  static entry_map::node_type node_for(const present &p) {
+  // Makes an entry of the ledger without a place in it, so that entering it takes no memory.
+  static void prepare(present &p) {
     entry_map one;
-    one.try_emplace(p.range.begin.value(), p.range, p.page, p.access);
-    return one.extract(one.begin());
+    one.try_emplace(p.range.begin.value(), p.range, std::move(p.page), p.access());
+    p.prepared = one.extract(one.begin());
   }
 
   void touch(const std::shared_ptr<address_block> &block, virtual_range range) {
@@ -238,7 +283,7 @@ class remap {
 
   status map_all(const std::vector<present> &pages, std::size_t &done) {
     for (const present &p : pages) {
-      STILLMAP_RETURN_IF_ERROR(driver().map(p.range.begin, p.range.bytes, p.page->handle()));
+      STILLMAP_RETURN_IF_ERROR(driver().map(p.range.begin, p.range.bytes, p.handle));
       ++done;
     }
     return grant_runs(pages, pages.size(), as_is);
@@ -248,12 +293,12 @@ class remap {
   template <class Element, class Mapping>
   status grant_runs(const std::vector<Element> &list, std::size_t count, Mapping mapping) {
     const auto alike = [&](const Element &a, const Element &b) {
-      return mapping(a).access == mapping(b).access && follows(mapping(a), mapping(b)) &&
+      return mapping(a).access() == mapping(b).access() && follows(mapping(a), mapping(b)) &&
              mapping(a).undo_failed == mapping(b).undo_failed;
     };
     return each_run(list, count, alike, [&](std::size_t first, std::size_t end) {
       const present &begin = mapping(list[first]);
-      const auto &access = *begin.access;
+      const auto &access = *begin.access();
       if (access.empty() || begin.undo_failed) return status{};
       const virtual_range run = span_of(begin, mapping(list[end - 1]));
       return driver().set_access(run, access.data(), access.size());
@@ -267,7 +312,7 @@ class remap {
     unmap_first(replacing_, remapped_);
     for (std::size_t i = 0; i < unmapped_; ++i) {  // map the unmapped pages again
       present &p = leaving_[i];
-      const status s = driver().map(p.range.begin, p.range.bytes, p.page->handle());
+      const status s = driver().map(p.range.begin, p.range.bytes, p.handle);
       p.undo_failed = !s;
       report_if_failed(s);
     }
@@ -317,7 +362,8 @@ class remap {
       if (it == ledger.end()) {
         enter(p);
       } else {
-        it->second.backing = p.page;  // suspended as before, and the page cannot be used elsewhere
+        // Suspended as before, and the page cannot be used elsewhere.
+        it->second.backing = p.prepared.mapped().backing;
       }
     };
     for (std::size_t i = 0; i < leaving_.size(); ++i) {
@@ -376,6 +422,9 @@ class remap {
   std::vector<touched_range> touched_;
   std::size_t mapped_ = 0, remapped_ = 0, unmapped_ = 0, regranted_done_ = 0;
   std::vector<virtual_range> forgotten_;  // suspended places that the plan unmaps
+  // While the plan is checked:
+  std::shared_ptr<address_block> target_block_;  // of the latest target
+  virtual_range vacant_;                         // where nothing is mapped
 };
 
 // Retiring mappings count against Stillmap's ceiling and the driver's. On failure those that have passed
@@ -386,7 +435,7 @@ status address_space::apply(remap_plan &&plan) {
     remap_plan mine = std::move(plan);
     if (mine.incomplete_) return host_out_of_memory(op);
     const status s = remap(*this, mine).run();
-    if (s || mine.maps_.empty()) return s;
+    if (s || !mine.adds_mappings()) return s;
     const bool full = s.error().is(errc::address_space_exhausted);
     if (!full && !s.error().is(errc::out_of_memory)) return s;
     const bool ours = full && s.error().code.category() == stillmap_category();

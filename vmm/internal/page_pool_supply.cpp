@@ -17,11 +17,8 @@ status page_pool::supply(std::size_t n, page_list &got, page_list &fresh,
   if (device_.space->collect() != 0) STILLMAP_RETURN_IF_ERROR(take_free(n, got));
   const auto have = [&] { return got.size() + fresh.size() + stolen.size(); };
   while (have() < n) {
-    auto made = make_page();
-    if (made) {
-      fresh.push_back(**made);
-      continue;
-    }
+    status made = make_pages(n - have(), fresh);
+    if (made) continue;
     error &e = made.error();
     // Pages of others do not help against a lack of host memory.
     if (!e.is(errc::out_of_memory) || e.code == std::errc::not_enough_memory) {

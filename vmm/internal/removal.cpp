@@ -102,9 +102,14 @@ void removal::undo(const entry &stop) {
 // Without an error, all of the entries are gone; with one, those that could not be mapped again.
 void removal::update_ledger(bool done) {
   const std::lock_guard lock(space_.mutex_);
+  auto &ledger = space_.mappings_;
+  auto next = ledger.end();  // most entries follow each other in the ledger, too
   for (entry *e = entries_.front(); e != nullptr; e = list::after(*e)) {
     if (!done && !e->lost) continue;
-    gone_.insert(gone_.end(), space_.take_locked(space_.mappings_.find(e->range.begin.value())));
+    const std::uint64_t at = e->range.begin.value();
+    const auto it = next != ledger.end() && next->first == at ? next : ledger.find(at);
+    next = space_.after_locked(it);
+    gone_.insert(gone_.end(), space_.take_locked(it));
   }
   if (done) space_.forget_suspended_locked(forget_);
   space_.stats_.live_mappings = space_.mappings_.size() - space_.suspended_;

@@ -70,7 +70,7 @@ void add_space_operations(std::vector<operation> &all) {
                      },
                  .run = [](bench &w) { return w.at_hand->unmap(w.idle); },
                  .may_survive = {}});
-  // Two runs of new pages, one replaced, one gone, one of another access.
+  // Two runs of new pages, an alias, one page replaced, one gone, one of another access.
   all.push_back({.name = "address_space apply",
                  .set =
                      [](bench &w) {
@@ -91,6 +91,7 @@ void add_space_operations(std::vector<operation> &all) {
                        plan.map(slot(5), w.pages[4]);
                        plan.map(slot(6), w.pages[5]);
                        plan.map(slot(9), w.pages[6], reads(w));
+                       plan.alias(slot(7), {slot(1), w.page()});
                        plan.unmap({slot(0), w.page()});
                        plan.unmap({slot(2), w.page()});
                        plan.map(slot(2), w.pages[7]);
