@@ -144,10 +144,12 @@ driver_counts hostcuda_counts(const driver &drv) {
   return out;
 }
 
-std::optional<std::uint64_t> modelled_ns(const driver &drv) {
-  CUresult (*get)(std::uint64_t *) = nullptr;
+modelled_time::modelled_time(const driver &drv) : get_(drv.symbol("hostcuda_modelled_ns")) {}
+
+std::optional<std::uint64_t> modelled_time::ns() const {
+  const auto get = reinterpret_cast<CUresult (*)(std::uint64_t *)>(get_);
   std::uint64_t ns = 0;
-  if (!find(drv, "hostcuda_modelled_ns", get) || get(&ns) != CUDA_SUCCESS) return std::nullopt;
+  if (get == nullptr || get(&ns) != CUDA_SUCCESS) return std::nullopt;
   return ns;
 }
 

@@ -20,8 +20,16 @@ status become_machine(driver &drv, const std::string &profile, bool keep_bytes);
 // Empty, or 0, on drivers without these counters.
 std::optional<std::uint64_t> physical_bytes(const driver &drv);
 std::optional<std::uint64_t> physical_peak(const driver &drv);
-std::optional<std::uint64_t> modelled_ns(const driver &drv);
 std::uint64_t violations(const driver &drv);
+// The modelled costs of all calls so far; looks the function up once.
+class modelled_time {
+ public:
+  explicit modelled_time(const driver &drv);
+  std::optional<std::uint64_t> ns() const;
+
+ private:
+  void *get_;
+};
 // All calls of this process, those that other libraries make too; those without a driver_call are
 // left out.
 driver_counts hostcuda_counts(const driver &drv);

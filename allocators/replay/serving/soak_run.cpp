@@ -100,7 +100,7 @@ class simulated_day {
     sample_.ends = std::min(now + options_.sample_seconds, options_.seconds);
     ns_ = 0;
     calls_ = device_.driver().counts();
-    modelled_ = modelled_ns(device_.driver()).value_or(0);
+    modelled_ = modelled_time(device_.driver()).ns().value_or(0);
   }
 
   void end_sample() {
@@ -110,7 +110,7 @@ class simulated_day {
     sample_.ns_per_op = sample_.ops != 0 ? ns_ / static_cast<double>(sample_.ops) : 0;
     sample_.calls = made.total();
     sample_.modelled_us =
-        static_cast<double>(modelled_ns(device_.driver()).value_or(0) - modelled_) / 1000;
+        static_cast<double>(modelled_time(device_.driver()).ns().value_or(0) - modelled_) / 1000;
     sample_.moved = s.pages_moved - moved_;
     sample_.recalled = s.pages_recalled - recalled_;
     moved_ = s.pages_moved;
