@@ -85,6 +85,10 @@ class pending_frees {
   void collect(HasPassed has_passed, Freed freed) {
     for (auto it = queues_.begin(); it != queues_.end();) {
       queue &q = it->second;
+      if (q.empty()) {  // it stays, because making one costs more than many of these
+        it = queues_.size() > most_empty ? queues_.erase(it) : std::next(it);
+        continue;
+      }
       const std::optional<std::uint64_t> horizon = passed_until(q, has_passed);
       while (horizon && !q.empty() &&
              (was_recorded_by(q.front(), *horizon) || has_passed(q.front().of))) {
@@ -92,7 +96,7 @@ class pending_frees {
         q.pop_front();
         if (--b.not_passed == 0) freed(b);
       }
-      it = q.empty() ? queues_.erase(it) : std::next(it);
+      ++it;
     }
   }
 
@@ -102,6 +106,7 @@ class pending_frees {
     pending_block *block;
   };
   using queue = std::deque<entry>;
+  static constexpr std::size_t most_empty = 32;  // queues
 
   // The first `entered` uses of `b` have an entry, the last in its queue.
   void take_back(const pending_block &b, std::size_t entered) {
@@ -109,7 +114,6 @@ class pending_frees {
       const auto it = queues_.find(b.uses[i].stream.get());
       if (it == queues_.end()) continue;
       if (i < entered) it->second.pop_back();
-      if (it->second.empty()) queues_.erase(it);
     }
   }
 
