@@ -114,6 +114,15 @@ status refuse_if_capturing(const driver &drv, stream_ref s) {
 }  // namespace
 
 result<fence> fence::after(const device &d, stream_ref s) {
+  return record(d, s, true);
+}
+
+// An event that is recorded during a capture adds nothing to the graph.
+result<fence> fence::after_for_retry(const device &d, stream_ref s) {
+  return record(d, s, false);
+}
+
+result<fence> fence::record(const device &d, stream_ref s, bool refuse_first) {
   return with_host_memory("fence::after", [&]() -> result<fence> {
     const std::shared_ptr<device_core> &core = d.shared()->core;
     const driver &drv = *core->drv;
@@ -121,7 +130,7 @@ result<fence> fence::after(const device &d, stream_ref s) {
     out.one_ = std::make_shared<detail::recorded_event>(core, nullptr);
     const context_guard guard(drv, core->context.get());
     STILLMAP_RETURN_IF_ERROR(guard.entered());
-    STILLMAP_RETURN_IF_ERROR(refuse_if_capturing(drv, s));
+    if (refuse_first) STILLMAP_RETURN_IF_ERROR(refuse_if_capturing(drv, s));
     STILLMAP_ASSIGN_OR_RETURN(out.one_->event, core->events.take(drv));
     out.one_->from_pool = true;
     STILLMAP_RETURN_IF_ERROR(drv.record_event(out.one_->event, s.get()));

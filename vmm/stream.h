@@ -100,6 +100,9 @@ class fence {
   //         waits of the fence may fail.
   // Cost:   two capture queries and one record; an event is created only when none is free to reuse.
   static result<fence> after(const device &d, stream_ref s);
+  // The same for a fence that the caller records again when a query of it fails. That is the case, too,
+  // where another thread ends a capture of `s` during the call. Cost: one capture query less.
+  static result<fence> after_for_retry(const device &d, stream_ref s);
 
   // Passes when `e` does: for callers that record events themselves.
   // Requires: until the fence has passed, `e` lives and is not recorded again.
@@ -123,6 +126,7 @@ class fence {
 
  private:
   using event_ptr = std::shared_ptr<detail::recorded_event>;
+  static result<fence> record(const device &d, stream_ref s, bool refuse_first);
   std::span<const event_ptr> events() const;
   void clear();
   event_ptr one_;  // the usual case, or

@@ -173,7 +173,8 @@ status allocator_core::record(stream_use &u) noexcept {
   if (u.recorded) return {};
   return with_host_memory("caching_allocator::free", [&]() -> status {
     u.recorded_from = recorded_uses_;
-    STILLMAP_ASSIGN_OR_RETURN(u.idle, fence::after(device_, thread_stream::handle_of(u.stream)));
+    STILLMAP_ASSIGN_OR_RETURN(u.idle,
+                              fence::after_for_retry(device_, thread_stream::handle_of(u.stream)));
     u.recorded_by = ++recorded_uses_;
     u.recorded = true;
     return {};

@@ -562,18 +562,19 @@ TEST_F(private_pools_test, a_request_that_would_spoil_a_capture_is_refused) {
   must_free(more);
 }
 
-// free() asks whether the stream that used the block captures, records an event, and asks again:
-// whenever the stream begins to capture meanwhile, the block is free once it has ended.
+// free() records an event on the stream that used the block, and asks whether it captures: whenever a
+// capture begins or ends meanwhile, the block is free once it has ended.
 TEST_F(private_pools_test, a_capture_that_begins_beside_a_free_holds_nothing_for_ever) {
   if (!hostcuda_control::available()) GTEST_SKIP() << "only hostcuda can be told when";
   const stream s = make_stream(), other = make_stream();
   const struct {
-    const char *when, *begins;
-    std::uint64_t nth;
-    bool ends;  // before the second question
-  } cases[] = {{"before the record", "cuEventRecord", 1, false},
-               {"all of it around the record", "cuEventRecord", 1, true},
-               {"after the record", "cuStreamIsCapturing", 2, false}};
+    const char *when, *begins;  // nullptr: before the free
+    bool ends;                  // before the question
+  } cases[] = {{"all the time", nullptr, false},
+               {"until after the record", nullptr, true},
+               {"before the record", "cuEventRecord", false},
+               {"all of it around the record", "cuEventRecord", true},
+               {"after the record", "cuStreamIsCapturing", false}};
   for (const auto &c : cases) {
     SCOPED_TRACE(c.when);
     void *const block = must_allocate(3 * page(), s);
@@ -581,8 +582,12 @@ TEST_F(private_pools_test, a_capture_that_begins_beside_a_free_holds_nothing_for
     std::unique_ptr<captured_graph> graph;
     std::function<void()> begin = [&] { graph = std::make_unique<captured_graph>(dev(), other); };
     std::function<void()> end = [&] { EXPECT_TRUE(graph->end()); };
-    hostcuda_control::before(c.begins, c.nth, begin);
-    if (c.ends) hostcuda_control::before("cuStreamIsCapturing", 2, end);
+    if (c.begins == nullptr) {
+      begin();
+    } else {
+      hostcuda_control::before(c.begins, 1, begin);
+    }
+    if (c.ends) hostcuda_control::before("cuStreamIsCapturing", 1, end);
     must_free(block);
     ASSERT_NE(graph, nullptr);
     if (!c.ends) {
