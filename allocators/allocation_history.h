@@ -66,7 +66,8 @@ class heap_observer {
   virtual ~heap_observer() = default;
   // The time and the call stack of the event are not set. Events of one address arrive in order.
   // Returns false to receive no further events.
-  // Requires: it calls no function of the allocator, whose locks may be held.
+  // Requires: it calls no function of the allocator, whose locks may be held, and leaves the thread's
+  //           current context as it was.
   // Threads:  any; concurrent calls.
   virtual bool on_event(const history_event &e) noexcept = 0;
 };

@@ -167,8 +167,9 @@ class address_space {
 
   // Runs `cb` before and after every change of backing on this device, while the result is alive.
   // Threads: callbacks run on the thread that makes the change, while the buffer concerned is
-  //          locked. They may query the ledger and call the driver. They must not use that buffer,
-  //          change mappings, wait for a thread that does either, or throw.
+  //          locked. They may query the ledger and call the driver, and leave the thread's current
+  //          context as it was. They must not use that buffer, change mappings, wait for a thread that
+  //          does either, or throw.
   // Returns null where the host has no memory for it: `cb` is then never run.
   using subscription = std::shared_ptr<const backing_callback>;
   [[nodiscard]] subscription on_backing_change(backing_callback cb);

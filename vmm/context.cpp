@@ -1,5 +1,7 @@
 #include "stillmap/vmm/context.h"
 
+#include <utility>
+
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
@@ -13,19 +15,37 @@ void primary_context::releaser::operator()(context_handle) const noexcept {
   report_if_failed(drv->release_primary_context(ordinal));
 }
 
+namespace {
+
+constinit thread_local context_handle scoped = nullptr;  // of the innermost scope
+
+}  // namespace
+
 context_guard::context_guard(const driver &drv, context_handle context) : driver_(drv) {
+  if (context == scoped) return;
   const result<context_handle> current = drv.current_context();
   if (!current) {
     entered_ = tl::unexpected<error>(current.error());
   } else if (*current != context) {
     entered_ = drv.push_context(context);
     pushed_ = entered_.has_value();
+    if (pushed_) scope_ = std::exchange(scoped, nullptr);
   }
 }
 
 context_guard::~context_guard() {
   if (!pushed_) return;
+  scoped = scope_;
   report_if_failed(driver_.pop_context());
+}
+
+context_scope::context_scope(const driver &drv, context_handle context)
+    : guard_(drv, context), outer_(scoped) {
+  if (guard_.entered()) scoped = context;
+}
+
+context_scope::~context_scope() {
+  scoped = outer_;
 }
 
 relaxed_capture_mode::relaxed_capture_mode(const driver &drv) : driver_(drv) {

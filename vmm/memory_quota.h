@@ -9,7 +9,7 @@
 namespace stillmap {
 
 // Threads: implementations are called from any thread that allocates or frees, and never while a lock
-// of Stillmap's is held that they could need.
+// of Stillmap's is held that they could need. They leave the thread's current context as it was.
 class memory_quota {
  public:
   virtual ~memory_quota() = default;

@@ -92,6 +92,8 @@ result<void *> allocator_core::find_memory(arena &a, const block_request &r, boo
     return r.small() && !whole ? a.enter_slab(s, r) : a.enter(s, r);
   };
 
+  const context_scope inside(device_.driver(), device_.context());
+  STILLMAP_RETURN_IF_ERROR(inside.entered());
   const relaxed_capture_mode relaxed(device_.driver());
   STILLMAP_RETURN_IF_ERROR(relaxed.entered());
   reclaim(waiting_for::nothing, reclaimed ? &a : nullptr);

@@ -42,6 +42,8 @@ void allocator_core::reclaim_pending(arena &a, waiting_for wait) noexcept {
 // Without it, where a block lies would depend on when memory was last short, and a loop whose blocks
 // are used on several streams would never come to rest.
 result<void *> allocator_core::allocate_after_reclaim(arena &a, const block_request &r) {
+  const context_scope inside(device_.driver(), device_.context());
+  STILLMAP_RETURN_IF_ERROR(inside.entered());
   const relaxed_capture_mode relaxed(device_.driver());
   STILLMAP_RETURN_IF_ERROR(relaxed.entered());
   reclaim_pending(a, waiting_for::nothing);

@@ -292,6 +292,48 @@ TEST_F(device_open, guards_enter_nest_and_leave) {
   EXPECT_EQ(*driver().current_context(), nullptr);
 }
 
+TEST_F(device_open, guards_within_a_scope_of_their_context_cost_no_call) {
+  const device d = open_device();
+  const auto calls_of = [&](auto act) {
+    const driver_counts before = driver().counts();
+    act();
+    return (driver().counts() - before).total();
+  };
+  const auto guards = [&](context_handle c) {
+    return calls_of([&] { EXPECT_TRUE(context_guard(driver(), c).entered()); });
+  };
+  const auto other = primary_context::retain(driver(), driver().device_count().value() - 1);
+  ASSERT_TRUE(other);
+  {
+    const context_scope scope(driver(), d.context());
+    ASSERT_TRUE(scope.entered());
+    EXPECT_EQ(guards(d.context()), 0u);
+    std::thread([&] { EXPECT_EQ(guards(d.context()), 3u) << "a scope is one thread's"; }).join();
+    if (other->get() != d.context()) {
+      // A guard of another context within the scope, and one of the scope's context in that.
+      const context_guard elsewhere(driver(), other->get());
+      EXPECT_EQ(*driver().current_context(), other->get());
+      EXPECT_EQ(guards(d.context()), 3u);
+      const context_scope inner(driver(), d.context());
+      EXPECT_EQ(*driver().current_context(), d.context());
+    }
+    EXPECT_EQ(*driver().current_context(), d.context());
+    EXPECT_EQ(guards(d.context()), 0u);
+  }
+  EXPECT_EQ(guards(d.context()), 3u);
+  EXPECT_EQ(*driver().current_context(), nullptr);
+}
+
+TEST_F(device_open, a_scope_that_cannot_enter_says_so_and_does_not_count) {
+  const device d = open_device();
+  testing::hostcuda_control::fail("cuCtxPushCurrent", 1, CUDA_ERROR_INVALID_CONTEXT);
+  const context_scope scope(driver(), d.context());
+  ASSERT_FALSE(scope.entered());
+  const context_guard guard(driver(), d.context());
+  EXPECT_TRUE(guard.entered());
+  EXPECT_EQ(*driver().current_context(), d.context());
+}
+
 TEST_F(device_open, a_guard_that_cannot_enter_says_so_and_leaves_nothing) {
   const device d = open_device();
   testing::hostcuda_control::fail("cuCtxPushCurrent", 1, CUDA_ERROR_INVALID_CONTEXT);
