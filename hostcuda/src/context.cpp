@@ -62,9 +62,9 @@ bool is_alive(const green_context &g) {
   return g.alive && g.primary->alive && g.life == g.primary->lives;
 }
 
-bool current_is_alive() {
-  const current_entry now = current_entry_of_thread();
-  return now.ctx != nullptr && now.ctx->alive && (now.green == nullptr || is_alive(*now.green));
+bool is_alive(const current_entry &entry) {
+  return entry.ctx != nullptr && entry.ctx->alive &&
+         (entry.green == nullptr || is_alive(*entry.green));
 }
 
 current_entry find_entry(CUcontext handle) {

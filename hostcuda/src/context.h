@@ -78,8 +78,8 @@ bool peer_enabled(CUdevice from, CUdevice owner);
 // primary one.
 context *current_context();
 current_entry current_entry_of_thread();
-// Whether the current context, and the green one if it is one, has not been destroyed.
-bool current_is_alive();
+// Whether it is a context, and neither it nor its green one has been destroyed.
+bool is_alive(const current_entry &entry);
 // Whether neither a green context nor its primary one has been destroyed.
 bool is_alive(const green_context &g);
 

@@ -64,9 +64,8 @@ void apply_costs(const std::vector<cost_line> &costs) {
 
 void zero_counters() {
   shared_counters &c = counters();
-  for (auto *n :
-       {&c.calls, &c.bytes_htod, &c.bytes_dtoh, &c.bytes_dtod, &c.bytes_set, &c.first_touch_ns,
-        &c.live_streams, &c.live_events, &c.violations, &c.skipped_launches})
+  for (auto *n : {&c.bytes_htod, &c.bytes_dtoh, &c.bytes_dtod, &c.bytes_set, &c.first_touch_ns,
+                  &c.live_streams, &c.live_events, &c.violations, &c.skipped_launches})
     n->store(0);
 }
 
@@ -134,7 +133,7 @@ HOSTCUDA_CONTROL hostcuda_occupy(CUdevice device, size_t bytes) {
 HOSTCUDA_CONTROL hostcuda_calls(const char *name, uint64_t *out) {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (name == nullptr) {
-    *out = counters().calls;
+    *out = total_calls();
     return CUDA_SUCCESS;
   }
   const call_group *g = find_group(name);
@@ -147,7 +146,7 @@ HOSTCUDA_CONTROL hostcuda_get_counters(hostcuda_counters *out) {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *out = hostcuda_counters{};
   const shared_counters &c = counters();
-  out->calls = c.calls;
+  out->calls = total_calls();
   out->bytes_htod = c.bytes_htod;
   out->bytes_dtoh = c.bytes_dtoh;
   out->bytes_dtod = c.bytes_dtod;
@@ -178,7 +177,7 @@ HOSTCUDA_CONTROL hostcuda_modelled_ns(uint64_t *out) {
 HOSTCUDA_CONTROL hostcuda_each_call(void (*cb)(const char *, uint64_t, void *), void *user) {
   if (cb == nullptr) return CUDA_ERROR_INVALID_VALUE;
   for (const call_group *g : all_groups())
-    if (const uint64_t n = g->calls; n != 0) cb(g->name.c_str(), n, user);
+    if (const uint64_t n = g->calls; n != 0) cb(g->name, n, user);
   return CUDA_SUCCESS;
 }
 

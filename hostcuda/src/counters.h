@@ -8,7 +8,6 @@
 namespace hostcuda {
 
 struct shared_counters {
-  std::atomic<std::uint64_t> calls{0};
   std::atomic<std::uint64_t> bytes_htod{0};
   std::atomic<std::uint64_t> bytes_dtoh{0};
   std::atomic<std::uint64_t> bytes_dtod{0};

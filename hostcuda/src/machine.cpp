@@ -214,7 +214,6 @@ std::mutex &mutex() {
   static std::mutex *const m = new std::mutex;
   return *m;
 }
-std::atomic<settings *> published{nullptr};
 
 }  // namespace
 
@@ -246,8 +245,7 @@ bool parse_settings(const char *config, settings *out, std::string *reason) {
   return true;
 }
 
-const settings &current_settings() {
-  if (const settings *s = published.load(std::memory_order_acquire)) return *s;
+const settings &first_settings() {
   std::lock_guard<std::mutex> lock(mutex());
   if (in_force == nullptr) {
     auto *s = new settings;
@@ -257,7 +255,7 @@ const settings &current_settings() {
       parse_settings("", s, &reason);
     }
     in_force = s;
-    published.store(s, std::memory_order_release);
+    published_settings.store(s, std::memory_order_release);
   }
   return *in_force;
 }

@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -53,9 +54,17 @@ struct settings {
   bool log_unsupported = false;  // print the name of each function that returns NOT_SUPPORTED
 };
 
+// nullptr until the settings of the environment variable have been read.
+inline constinit std::atomic<const settings *> published_settings{nullptr};
+const settings &first_settings();
+
 // The current settings. The first call reads the environment variable HOSTCUDA. If its value is
 // malformed, the reason is printed on stderr and the default machine is used.
-const settings &current_settings();
+// Cost: one load, because every driver call asks several times.
+inline const settings &current_settings() {
+  const settings *const s = published_settings.load(std::memory_order_acquire);
+  return s != nullptr ? *s : first_settings();
+}
 
 // Parses a configuration over the defaults. Returns false and sets *reason when it is malformed.
 bool parse_settings(const char *config, settings *out, std::string *reason);

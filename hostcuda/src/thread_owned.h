@@ -9,21 +9,30 @@
 namespace hostcuda {
 
 template <class T>
-T &thread_owned() {
-  static thread_local T *mine = nullptr;
-  static thread_local struct guard {
-    bool armed = false;
-    ~guard() {
-      if (!armed || ::syscall(SYS_gettid) == ::getpid()) return;
-      delete mine;
-      mine = nullptr;
-    }
-  } at_end;
-  if (mine == nullptr) {
-    mine = new T;
-    at_end.armed = true;
+class thread_object {
+ public:
+  static T &get() { return mine_ != nullptr ? *mine_ : make(); }
+
+ private:
+  // Here, because a thread-local object with a destructor costs a check wherever it is declared.
+  [[gnu::noinline]] static T &make() {
+    static thread_local struct guard {
+      ~guard() {
+        if (::syscall(SYS_gettid) == ::getpid()) return;
+        delete mine_;
+        mine_ = nullptr;
+      }
+    } at_end;
+    (void)at_end;
+    return *(mine_ = new T);
   }
-  return *mine;
+
+  inline static constinit thread_local T *mine_ = nullptr;
+};
+
+template <class T>
+T &thread_owned() {
+  return thread_object<T>::get();
 }
 
 }  // namespace hostcuda

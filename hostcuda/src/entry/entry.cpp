@@ -44,10 +44,7 @@ std::mutex &rule_mutex() {
   return *m;
 }
 
-call_group &any_function() {
-  static call_group *const g = new call_group;
-  return *g;
-}
+constinit call_group any_function;  // its rule applies to every function
 
 std::atomic<bool> initialised{false};
 std::atomic<bool> forked{false};
@@ -58,9 +55,8 @@ bool is_per_thread(std::string_view symbol) {
   return symbol.ends_with("_ptsz") || symbol.ends_with("_ptds");
 }
 
-// Applies the group's rule to one call. Returns CUDA_SUCCESS if no fault is injected.
-CUresult consult(call_group &g) {
-  if (!g.armed.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+// Not inlined, like all that few calls need: enter() would save more registers for it.
+[[gnu::noinline]] CUresult apply_rule(call_group &g) {
   std::unique_lock<std::mutex> lock(rule_mutex());
   if (g.rule.countdown == 0) return CUDA_SUCCESS;
   if (g.rule.countdown > 1) {
@@ -78,10 +74,20 @@ CUresult consult(call_group &g) {
   return now.code;
 }
 
+// Applies the group's rule to one call. Returns CUDA_SUCCESS if no fault is injected.
+CUresult consult(call_group &g) {
+  return g.armed.load(std::memory_order_relaxed) ? apply_rule(g) : CUDA_SUCCESS;
+}
+
 void model_cost(const call_group &g, std::size_t bytes) {
   if (!g.has_cost.load(std::memory_order_acquire)) return;
   const double ns = g.fixed_ns + g.ns_per_mib * (static_cast<double>(bytes) / (1024.0 * 1024.0));
   modelled += static_cast<std::uint64_t>(ns);
+}
+
+[[gnu::noinline]] CUresult too_old_for(const call_group &g) {
+  return std::string_view(g.name) == "cuGetProcAddress" ? CUDA_ERROR_NOT_FOUND
+                                                        : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 void in_child() {
@@ -104,10 +110,11 @@ std::string base_name(const char *symbol) {
 entry_point *register_entry(const char *symbol, int since_version, void *address) {
   registry &r = all();
   const std::string base = base_name(symbol);
-  call_group *&group = r.groups[base];
-  if (group == nullptr) {
+  const auto [it, is_new] = r.groups.try_emplace(base, nullptr);
+  call_group *&group = it->second;
+  if (is_new) {
     group = new call_group;
-    group->name = base;
+    group->name = it->first.c_str();
   }
   auto *e = new entry_point{symbol, since_version, address, is_per_thread(symbol), group};
   r.entries.push_back(e);
@@ -134,23 +141,23 @@ CUresult enter(entry_point *entry, unsigned flags, std::size_t bytes) {
   if ((flags & before_init) == 0 && !initialised.load(std::memory_order_acquire))
     return CUDA_ERROR_NOT_INITIALIZED;
   call_group &g = *entry->group;
-  if (entry->since > current_settings().machine.driver_version)
-    return g.name == "cuGetProcAddress" ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_NOT_SUPPORTED;
+  const profile &machine = current_settings().machine;
+  if (entry->since > machine.driver_version) return too_old_for(g);
   g.calls.fetch_add(1, std::memory_order_relaxed);
-  counters().calls.fetch_add(1, std::memory_order_relaxed);
   model_cost(g, bytes);
   if ((flags & never_fails) == 0) {
     if (CUresult r = consult(g); r != CUDA_SUCCESS) return r;
-    if (CUresult r = consult(any_function()); r != CUDA_SUCCESS) return r;
+    if (CUresult r = consult(any_function); r != CUDA_SUCCESS) return r;
   }
-  const context *ctx = (flags & before_init) != 0 ? nullptr : current_context();
-  if ((flags & needs_context) != 0) {
-    if (ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-    if (!current_is_alive()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if ((flags & before_init) == 0) {
+    const current_entry now = current_entry_of_thread();
+    if ((flags & needs_context) != 0) {
+      if (now.ctx == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+      if (!is_alive(now)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    if (now.ctx != nullptr && (flags & ignores_sticky) == 0)
+      if (CUresult r = now.ctx->sticky.load(); r != CUDA_SUCCESS) return r;
   }
-  if (ctx != nullptr && (flags & ignores_sticky) == 0)
-    if (CUresult r = ctx->sticky.load(); r != CUDA_SUCCESS) return r;
-  const profile &machine = current_settings().machine;
   const bool lacking = ((flags & needs_vmm) != 0 && !machine.has_vmm) ||
                        ((flags & needs_pools) != 0 && !machine.has_pools);
   return lacking ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
@@ -171,7 +178,7 @@ void *find_entry(const char *name, int version, bool per_thread_stream, int *sta
   const entry_point *best = nullptr;
   bool known = false;
   for (const entry_point *e : all().entries) {
-    if (e->group->name != name) continue;
+    if (std::strcmp(e->group->name, name) != 0) continue;
     known = true;
     if (e->since > version || (e->per_thread && !per_thread_stream)) continue;
     // Prefers the newest signature; for one signature, the per-thread variant if requested.
@@ -187,7 +194,7 @@ void *find_entry(const char *name, int version, bool per_thread_stream, int *sta
 }
 
 call_group *find_group(const char *name) {
-  if (name == nullptr) return &any_function();
+  if (name == nullptr) return &any_function;
   const auto it = all().groups.find(base_name(name));
   return it == all().groups.end() ? nullptr : it->second;
 }
@@ -196,6 +203,13 @@ std::vector<call_group *> all_groups() {
   std::vector<call_group *> out;
   for (const auto &[name, group] : all().groups) out.push_back(group);
   return out;
+}
+
+std::uint64_t total_calls() {
+  std::uint64_t sum = 0;
+  for (const auto &[name, group] : all().groups)
+    sum += group->calls.load(std::memory_order_relaxed);
+  return sum;
 }
 
 void set_rule(call_group *group, const call_rule &rule) {
@@ -219,7 +233,7 @@ void reset_entries() {
     g->has_cost = false;
     set_rule(g, {});
   }
-  set_rule(&any_function(), {});
+  set_rule(&any_function, {});
   modelled = 0;
   fired = 0;
   initialised = false;

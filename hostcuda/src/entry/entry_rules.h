@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include <cuda.h>
@@ -21,22 +20,23 @@ struct call_rule {
 
 // All exports of one function; they differ in their suffix only.
 struct call_group {
-  std::string name;
+  const char *name = "";  // the key in the table of groups
   std::atomic<std::uint64_t> calls{0};
   std::atomic<bool> logged{false};  // log=unsupported has named it
+  std::atomic<bool> armed{false};   // avoids the lock when there is no rule
   // Cost of a call. Written at reset only, before has_cost is set.
   std::atomic<bool> has_cost{false};
   double fixed_ns = 0;
   double ns_per_mib = 0;
-  // Guarded by one mutex for all groups; `armed` avoids the lock when there is no rule.
-  std::atomic<bool> armed{false};
-  call_rule rule;
+  call_rule rule;  // guarded by one mutex for all groups
 };
 
 // Finds a group. nullptr as name: the group whose rule applies to every function. Returns nullptr
 // for an unknown name.
 call_group *find_group(const char *name);
 std::vector<call_group *> all_groups();
+// Calls of all functions since the reset.
+std::uint64_t total_calls();
 
 void set_rule(call_group *group, const call_rule &rule);
 std::uint64_t take_fired();
