@@ -23,8 +23,12 @@ void remove_free(arena *a, std::map<CUdeviceptr, std::size_t>::iterator it) {
 
 // Creates and maps memory that is not registered yet.
 CUresult make_chunk(const arena *a, std::size_t bytes, physical **memory, void **at) {
-  if (CUresult r = create_physical(a->location, bytes, nullptr, memory, a->file); r != CUDA_SUCCESS)
-    return r;
+  {
+    exclusive lock(the_memory().mutex);
+    if (CUresult r = create_physical(lock, a->location, bytes, nullptr, memory, a->file);
+        r != CUDA_SUCCESS)
+      return r;
+  }
   *at = reserve_range(bytes, kGranularity, nullptr);
   if (*at == nullptr || !may_map_extent() || !map_extent(*at, (*memory)->where, 3)) {
     if (*at != nullptr) release_range(*at, bytes);

@@ -7,6 +7,8 @@
 #include <condition_variable>
 #include <list>
 #include <mutex>
+#include <new>
+#include <utility>
 
 #include "hostcuda/src/context.h"
 #include "hostcuda/src/memory/arena.h"
@@ -18,6 +20,24 @@ namespace hostcuda {
 memory_registry &the_memory() {
   static memory_registry *const b = new memory_registry;
   return *b;
+}
+
+namespace {
+
+struct spare_storage {
+  spare_storage *next;
+};
+spare_storage *spare_physicals = nullptr;
+
+}  // namespace
+
+void *physical::operator new(std::size_t bytes) {
+  if (spare_physicals == nullptr) return ::operator new(bytes);
+  return std::exchange(spare_physicals, spare_physicals->next);
+}
+
+void physical::operator delete(void *at) {
+  spare_physicals = new (at) spare_storage{spare_physicals};
 }
 
 bool unbacked() {
@@ -66,64 +86,78 @@ void each_overlapping(Map &m, CUdeviceptr at, std::size_t bytes, Visit visit) {
   }
 }
 
-CUresult charge(int location, std::size_t bytes) {
+bool charge(int location, std::size_t bytes) {
   memory_registry &b = the_memory();
-  exclusive lock(b.mutex);
+  const profile &machine = current_settings().machine;
   if (location != kHostLocation) {
-    const std::size_t total = current_settings().machine.device_memory;
     const std::size_t taken = b.used[location] + b.occupied[location];
-    if (taken > total || bytes > total - taken) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (taken > machine.device_memory || bytes > machine.device_memory - taken) return false;
   }
   b.used[location] += bytes;
   std::size_t sum = 0;
-  for (int i = 0; i < current_settings().machine.device_count; ++i) sum += b.used[i];
+  for (int i = 0; i < machine.device_count; ++i) sum += b.used[i];
   b.peak = std::max(b.peak, sum);
+  return true;
+}
+
+CUresult take_own_file(const CUmemAllocationProp &shared, std::size_t bytes, physical *p) {
+  p->own_file = true;
+  p->where.fd = make_shared_pages(share_name(shared).c_str(), bytes);
+  if (p->where.fd < 0)
+    return errno == ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
+  mode_t mode = 0;
+  // If this fails, the name still has the properties.
+  if (share_mode(shared, &mode)) (void)fchmod(p->where.fd, mode);
+  struct stat st {};
+  fstat(p->where.fd, &st);
+  p->file_id = {st.st_dev, st.st_ino};
   return CUDA_SUCCESS;
 }
 
-void uncharge(int location, std::size_t bytes) {
-  exclusive lock(the_memory().mutex);
-  the_memory().used[location] -= bytes;
+// Whether nothing of the host is given back with it.
+bool has_no_pages(const physical &p) {
+  return p.where.fd < 0 && !p.own_file && p.pool == nullptr;
+}
+
+void delete_locked(physical *p) {
+  if (p->counted) the_memory().used[p->location] -= p->where.bytes;
+  delete p;
 }
 
 }  // namespace
 
-CUresult create_physical(int location, std::size_t bytes, const CUmemAllocationProp *shared,
-                         physical **out, const std::shared_ptr<pool_file> &pool) {
-  if (CUresult r = charge(location, bytes); r != CUDA_SUCCESS) {
+CUresult create_physical(exclusive &lock, int location, std::size_t bytes,
+                         const CUmemAllocationProp *shared, physical **out,
+                         const std::shared_ptr<pool_file> &pool) {
+  if (!charge(location, bytes)) {
     // As the driver does: release the unused memory of pools first.
+    lock.unlock();
     trim_every_pool(location);
-    if (r = charge(location, bytes); r != CUDA_SUCCESS) return r;
+    lock.lock();
+    if (!charge(location, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   }
   auto p = std::make_unique<physical>();
   p->location = location;
   p->where.bytes = bytes;
-  p->refs = 1;
-  if (shared != nullptr) {
-    p->own_file = true;
-    p->where.fd = make_shared_pages(share_name(*shared).c_str(), bytes);
-    if (p->where.fd < 0) {
-      const bool memory = errno == ENOMEM;
-      uncharge(location, bytes);
-      return memory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
-    }
-    mode_t mode = 0;
-    // If this fails, the name still has the properties.
-    if (share_mode(*shared, &mode)) (void)fchmod(p->where.fd, mode);
-    struct stat st {};
-    fstat(p->where.fd, &st);
-    p->file_id = {st.st_dev, st.st_ino};
-  } else if (!(pool != nullptr ? pool->take(bytes, &p->where)
-                               : pages_of(location).take(bytes, &p->where))) {
-    uncharge(location, bytes);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
   p->pool = pool;
-  p->id = the_memory().next_id++;
-  if (p->own_file) {
-    exclusive lock(the_memory().mutex);
-    the_memory().shared_files[p->file_id] = p.get();
+  p->refs = 1;
+  if (shared != nullptr || pool != nullptr || !unbacked()) {
+    lock.unlock();
+    CUresult r = CUDA_SUCCESS;
+    if (shared != nullptr) {
+      r = take_own_file(*shared, bytes, p.get());
+    } else if (!(pool != nullptr ? pool->take(bytes, &p->where)
+                                 : pages_of(location).take(bytes, &p->where))) {
+      r = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    lock.lock();
+    if (r != CUDA_SUCCESS) {
+      the_memory().used[location] -= bytes;
+      return r;
+    }
   }
+  p->id = the_memory().next_id++;
+  if (p->own_file) the_memory().shared_files[p->file_id] = p.get();
   *out = p.release();
   return CUDA_SUCCESS;
 }
@@ -132,7 +166,11 @@ void drop_locked(physical *memory, dead_memory *dead) {
   if (--memory->refs != 0) return;
   if (memory->own_file) the_memory().shared_files.erase(memory->file_id);
   if (memory->vmm) --the_memory().vmm_allocations;
-  dead->add(memory);
+  if (has_no_pages(*memory)) {
+    delete_locked(memory);
+  } else {
+    dead->add(memory);
+  }
 }
 
 dead_memory::~dead_memory() {
@@ -156,10 +194,7 @@ dead_memory::~dead_memory() {
   }
   if (run_location >= 0) pages_of(run_location).give(run);
   exclusive lock(the_memory().mutex);
-  for (physical *p : list_) {
-    if (p->counted) the_memory().used[p->location] -= p->where.bytes;
-    delete p;
-  }
+  for (physical *p : list_) delete_locked(p);
 }
 
 bool known_locked(CUdeviceptr at) {
@@ -224,13 +259,13 @@ std::vector<physical_piece> pieces(CUdeviceptr at, std::size_t bytes) {
 }
 
 void note_mapped_locked(physical *memory, CUdeviceptr at) {
-  memory->mapped_at.push_back(at);
+  memory->mapped_at.add(at);
   if (memory->mapped_at.size() == 2) ++the_memory().aliased;
 }
 
 void note_unmapped_locked(physical *memory, CUdeviceptr at) {
   if (memory->mapped_at.size() == 2) --the_memory().aliased;
-  std::erase(memory->mapped_at, at);
+  memory->mapped_at.remove(at);
 }
 
 std::vector<virtual_range> aliases(CUdeviceptr at, std::size_t bytes) {
@@ -239,8 +274,9 @@ std::vector<virtual_range> aliases(CUdeviceptr at, std::size_t bytes) {
   if (b.aliased.load(std::memory_order_acquire) == 0) return out;
   std::shared_lock<std::shared_mutex> lock(b.mutex);
   each_overlapping(b.mappings, at, bytes, [&](const auto &m, CUdeviceptr from, std::size_t size) {
-    for (const CUdeviceptr other : m.second.handle->memory->mapped_at)
+    m.second.handle->memory->mapped_at.each([&](CUdeviceptr other) {
       if (other != m.first) out.push_back({other + (from - m.first), size});
+    });
   });
   return out;
 }

@@ -25,13 +25,17 @@ void reset_memory(const settings &next) {
   for (const auto &[at, m] : b.mappings)
     if (!m.present) settle_mapping();
   b.mappings.clear();
+  b.spare_mappings.clear();
+  b.newest_mapping = b.mappings.end();
   std::unordered_set<physical *> memory;  // imported memory may have several handles
-  for (const auto &[value, h] : b.handles) memory.insert(h.memory);
+  b.handles.each([&](vmm_handle &h) {
+    memory.insert(h.memory);
+    b.handles.erase(h);
+  });
   for (physical *p : memory) {
     if (p->own_file) drop_shared_pages(p->where.fd, p->where.view, p->where.bytes);
     delete p;
   }
-  b.handles.clear();
   b.shared_files.clear();
   reset_pools();
   reset_graph_memory();

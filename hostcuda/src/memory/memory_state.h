@@ -13,7 +13,6 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -21,6 +20,8 @@
 #include "hostcuda/src/cuda_names.h"
 #include "hostcuda/src/machine.h"
 #include "hostcuda/src/memory.h"
+#include "hostcuda/src/memory/address_list.h"
+#include "hostcuda/src/memory/handle_table.h"
 #include "hostcuda/src/memory/host_pages.h"
 
 namespace hostcuda {
@@ -38,6 +39,10 @@ inline access_bits with_access(access_bits bits, int location, unsigned access) 
 
 // Physical memory of a device, for all kinds of allocation. Lives until `refs` is 0.
 struct physical {
+  // The storage of deleted ones serves the next. Require the lock.
+  static void *operator new(std::size_t bytes);
+  static void operator delete(void *at);
+
   std::uint64_t id = 0;
   int location = 0;
   extent where;
@@ -47,17 +52,8 @@ struct physical {
   bool vmm = false;     // created by cuMemCreate or imported
   std::uint64_t refs = 0;
   std::pair<std::uint64_t, std::uint64_t> file_id{};  // device and inode, if own_file
-  std::vector<CUdeviceptr> mapped_at;                 // all addresses at which it is mapped
-  std::once_flag viewed;                              // if own_file: `where.view` has been created
-};
-
-// A CUmemGenericAllocationHandle. Lives while the program holds it or it is mapped.
-struct vmm_handle {
-  CUmemGenericAllocationHandle value = 0;
-  physical *memory = nullptr;
-  CUmemAllocationProp prop{};
-  std::uint64_t held = 0;
-  std::uint64_t mappings = 0;
+  address_list mapped_at;
+  std::once_flag viewed;  // if own_file: `where.view` has been created
 };
 
 struct reservation {
@@ -115,10 +111,12 @@ struct memory_registry {
   std::shared_mutex mutex;
   std::map<CUdeviceptr, reservation> reservations;
   std::map<CUdeviceptr, mapping> mappings;
+  std::vector<std::map<CUdeviceptr, mapping>::node_type> spare_mappings;  // for the next ones
+  std::map<CUdeviceptr, mapping>::iterator newest_mapping = mappings.end();
   std::map<CUdeviceptr, chunk> chunks;
   std::map<CUdeviceptr, block> blocks;
   std::map<CUdeviceptr, host_range> host;
-  std::unordered_map<CUmemGenericAllocationHandle, vmm_handle> handles;
+  handle_table handles;
   std::map<std::pair<std::uint64_t, std::uint64_t>, physical *> shared_files;
   std::size_t used[kMaxDevices + 1] = {};
   std::size_t occupied[kMaxDevices + 1] = {};
@@ -127,7 +125,6 @@ struct memory_registry {
   std::uint64_t accessible_mappings = 0;
   std::atomic<std::uint64_t> aliased{0};  // number of physical allocations mapped more than once
   std::atomic<std::uint64_t> next_id{1};
-  CUmemGenericAllocationHandle next_handle = 0x10000;
 };
 
 memory_registry &the_memory();
@@ -146,11 +143,12 @@ inline CUdeviceptr address_of(CUdeviceptr at) {
 
 // ---- Physical memory ----
 
-// Creates zeroed memory of `bytes` at a location, with one reference.
-// Requires: the_memory().mutex is not held.
-// Errors:   OUT_OF_MEMORY when the device or the host is full.
-CUresult create_physical(int location, std::size_t bytes, const CUmemAllocationProp *shared,
-                         physical **out, const std::shared_ptr<pool_file> &pool = nullptr);
+// Creates zeroed memory of `bytes` at a location, with one reference. Requires the lock, and releases it
+// while the host provides pages.
+// Errors: OUT_OF_MEMORY when the device or the host is full.
+CUresult create_physical(exclusive &lock, int location, std::size_t bytes,
+                         const CUmemAllocationProp *shared, physical **out,
+                         const std::shared_ptr<pool_file> &pool = nullptr);
 
 // Physical memory without references. The destructor releases it to the device and the host, and
 // requires that the lock is not held: declare the object before the lock.

@@ -16,6 +16,38 @@
 namespace hostcuda {
 namespace {
 
+// Whether nothing is mapped in a range. Sets *next to the first mapping behind it.
+bool is_unmapped(CUdeviceptr at, std::size_t bytes, mapping_iterator *next) {
+  memory_registry &b = the_memory();
+  const auto end = b.mappings.end();
+  // Programs map page after page: the newest mapping is likely to be the one before.
+  auto before = b.newest_mapping;
+  *next = before == end || before == std::prev(end) ? end : std::next(before);
+  if (before == end || before->first >= at || (*next != end && (*next)->first < at)) {
+    *next = first_from(b.mappings, at);
+    before = *next == b.mappings.begin() ? end : std::prev(*next);
+  }
+  return (before == end || before->first + before->second.bytes <= at) &&
+         (*next == end || (*next)->first >= at + bytes);
+}
+
+void add_mapping(mapping_iterator next, CUdeviceptr at, const mapping &m) {
+  memory_registry &b = the_memory();
+  if (b.spare_mappings.empty()) {
+    b.newest_mapping = b.mappings.emplace_hint(next, at, m);
+    return;
+  }
+  auto node = std::move(b.spare_mappings.back());
+  b.spare_mappings.pop_back();
+  node.key() = at;
+  node.mapped() = m;
+  b.newest_mapping = b.mappings.insert(next, std::move(node));
+}
+
+bool are_mappings(CUdeviceptr at, std::size_t bytes, mapping_iterator *first) {
+  return whole_mappings(at, bytes, first, [](CUdeviceptr, const mapping &) {});
+}
+
 CUresult unmap(CUdeviceptr at, std::size_t bytes) {
   if (!sane_range(at, bytes)) return CUDA_ERROR_INVALID_VALUE;
   memory_registry &b = the_memory();
@@ -23,24 +55,26 @@ CUresult unmap(CUdeviceptr at, std::size_t bytes) {
   mapping_iterator first;
   {
     std::shared_lock<std::shared_mutex> look(b.mutex);
-    if (!whole_mappings(at, bytes, &first)) return CUDA_ERROR_INVALID_VALUE;
+    if (!are_mappings(at, bytes, &first)) return CUDA_ERROR_INVALID_VALUE;
   }
   range_goes_away(at, bytes, "cuMemUnmap", false);
   exclusive lock(b.mutex);
   do {
-    if (!whole_mappings(at, bytes, &first)) return CUDA_ERROR_INVALID_VALUE;
+    if (!are_mappings(at, bytes, &first)) return CUDA_ERROR_INVALID_VALUE;
   } while (wait_for_pins(lock, at, bytes));
   if (!unmap_range(as_pointer(at), bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  auto it = first;
-  for (; it != b.mappings.end() && it->first < at + bytes; ++it) {
-    if (it->second.access != 0) --b.accessible_mappings;
-    if (!it->second.present) settle_mapping();
-    vmm_handle *h = it->second.handle;
-    --h->mappings;
-    note_unmapped_locked(h->memory, it->first);
-    drop_if_unused_locked(h, &dead);
+  b.newest_mapping = b.mappings.end();
+  for (CUdeviceptr p = at; p < at + bytes;) {
+    auto node = b.mappings.extract(first++);
+    const mapping &m = node.mapped();
+    if (m.access != 0) --b.accessible_mappings;
+    if (!m.present) settle_mapping();
+    --m.handle->mappings;
+    note_unmapped_locked(m.handle->memory, p);
+    drop_if_unused_locked(m.handle, &dead);
+    p += m.bytes;
+    b.spare_mappings.push_back(std::move(node));
   }
-  b.mappings.erase(first, it);
   // The mappings may span adjacent reservations.
   for (CUdeviceptr p = at; p < at + bytes;) {
     auto r = containing(b.reservations, p);
@@ -58,20 +92,6 @@ CUresult allowed_now() {
   return capture_forbids_unsafe_call() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
-bool whole_mappings(CUdeviceptr at, std::size_t bytes, mapping_iterator *first) {
-  memory_registry &b = the_memory();
-  auto it = first_from(b.mappings, at);
-  if (it == b.mappings.end() || it->first != at) return false;
-  *first = it;
-  // Does not increment past the last mapping, because that step climbs the whole tree.
-  for (CUdeviceptr reached = at;;) {
-    if (it == b.mappings.end() || it->first != reached) return false;
-    reached += it->second.bytes;
-    if (reached >= at + bytes) return reached == at + bytes;
-    ++it;
-  }
-}
-
 bool sane_range(CUdeviceptr at, std::size_t bytes) {
   return bytes != 0 && at % kGranularity == 0 && bytes % kGranularity == 0 && at + bytes > at;
 }
@@ -79,19 +99,19 @@ bool sane_range(CUdeviceptr at, std::size_t bytes) {
 void drop_if_unused_locked(vmm_handle *handle, dead_memory *dead) {
   if (handle->held != 0 || handle->mappings != 0) return;
   drop_locked(handle->memory, dead);
-  the_memory().handles.erase(handle->value);
+  the_memory().handles.erase(*handle);
 }
 
 vmm_handle *find_handle_locked(CUmemGenericAllocationHandle value) {
-  const auto it = the_memory().handles.find(value);
-  return it == the_memory().handles.end() || it->second.held == 0 ? nullptr : &it->second;
+  vmm_handle *const h = the_memory().handles.find(value);
+  return h == nullptr || h->held == 0 ? nullptr : h;
 }
 
 CUmemGenericAllocationHandle add_handle_locked(physical *memory, const CUmemAllocationProp &prop) {
-  memory_registry &b = the_memory();
-  const CUmemGenericAllocationHandle value = b.next_handle++;
-  b.handles.emplace(value, vmm_handle{value, memory, prop, 1, 0});
-  return value;
+  vmm_handle &h = the_memory().handles.add(memory);
+  h.prop = prop;
+  h.held = 1;
+  return h.value;
 }
 
 }  // namespace hostcuda
@@ -141,10 +161,11 @@ HOSTCUDA_ENTRY(cuMemCreate, 10020, needs_vmm, size,
                  if (size == 0 || size % kGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
                  const bool shared = prop->requestedHandleTypes != 0;
                  physical *memory = nullptr;
-                 if (CUresult r = create_physical(location, size, shared ? prop : nullptr, &memory);
+                 exclusive lock(the_memory().mutex);
+                 if (CUresult r =
+                         create_physical(lock, location, size, shared ? prop : nullptr, &memory);
                      r != CUDA_SUCCESS)
                    return r;
-                 exclusive lock(the_memory().mutex);
                  memory->vmm = true;
                  ++the_memory().vmm_allocations;
                  *handle = add_handle_locked(memory, *prop);
@@ -178,16 +199,11 @@ HOSTCUDA_ENTRY(cuMemMap, 10020, needs_vmm, size,
                  const auto r = containing(b.reservations, ptr);
                  if (r == b.reservations.end() || size > r->second.bytes - (ptr - r->first))
                    return CUDA_ERROR_INVALID_VALUE;
-                 const auto next = first_from(b.mappings, ptr);
-                 if (next != b.mappings.end() && next->first < ptr + size)
-                   return CUDA_ERROR_INVALID_VALUE;
-                 if (next != b.mappings.begin()) {
-                   const auto before = std::prev(next);
-                   if (before->first + before->second.bytes > ptr) return CUDA_ERROR_INVALID_VALUE;
-                 }
+                 mapping_iterator next;
+                 if (!is_unmapped(ptr, size, &next)) return CUDA_ERROR_INVALID_VALUE;
                  if (!may_map_extent()) return CUDA_ERROR_OUT_OF_MEMORY;
                  owe_mapping();
-                 b.mappings.emplace_hint(next, ptr, mapping{size, h, 0, false});
+                 add_mapping(next, ptr, mapping{size, h, 0, false});
                  ++h->mappings;
                  note_mapped_locked(h->memory, ptr);
                  r->second.mapped += size;

@@ -35,13 +35,23 @@ unsigned union_of(access_bits bits) {
   return ((bits & low) != 0 ? 1U : 0U) | ((bits & ~low) != 0 ? 2U : 0U);
 }
 
-access_bits granted(access_bits bits, const CUmemAccessDesc *desc, std::size_t count) {
+// What the descriptors of a call make of the rights of a mapping.
+struct rights_change {
+  access_bits named = 0;  // the locations that a descriptor names
+  access_bits given = 0;
+
+  access_bits of(access_bits bits) const { return (bits & ~named) | given; }
+};
+
+rights_change change_of(const CUmemAccessDesc *desc, std::size_t count) {
+  rights_change c;
   for (std::size_t i = 0; i < count; ++i) {
     const bool device = desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    bits = with_access(bits, device ? desc[i].location.id : kHostLocation,
-                       static_cast<unsigned>(desc[i].flags));
+    const int location = device ? desc[i].location.id : kHostLocation;
+    c.named = with_access(c.named, location, 3);
+    c.given = with_access(c.given, location, static_cast<unsigned>(desc[i].flags));
   }
-  return bits;
+  return c;
 }
 
 CUresult check_descriptors(const CUmemAccessDesc *desc, std::size_t count) {
@@ -71,54 +81,62 @@ bool grants_to_non_peer(const CUmemAccessDesc *desc, std::size_t count, int owne
          });
 }
 
+// Checks the descriptors against memory of one location.
+CUresult check_location(const CUmemAccessDesc *desc, std::size_t count, int owner) {
+  if (owner != kHostLocation && names_host(desc, count)) return CUDA_ERROR_INVALID_VALUE;
+  return grants_to_non_peer(desc, count, owner) ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+
 // The changes of one cuMemSetAccess, computed under the lock before any change.
 struct access_plan {
   mapping_iterator first;
-  std::vector<protect_run> runs;
+  rights_change rights;
+  std::vector<protect_run> runs;  // none on an unbacked machine
   std::int64_t newly_accessible = 0;
   bool takes_away = false;
 };
 
+void add_run(CUdeviceptr at, const mapping &m, access_bits next, std::vector<protect_run> *runs) {
+  const unsigned before = union_of(m.access);
+  const unsigned after = union_of(next);
+  if (before == after) return;
+  const extent &memory = m.handle->memory->where;
+  const protect_run run{at, before, after, m.present, {memory.fd, memory.offset, m.bytes}};
+  if (!runs->empty() && runs->back().continues_with(run)) {
+    runs->back().what.bytes += m.bytes;
+  } else {
+    runs->push_back(run);
+  }
+}
+
 CUresult plan_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *desc,
                      std::size_t count, access_plan *plan) {
   *plan = access_plan{};
-  if (!whole_mappings(at, bytes, &plan->first)) return CUDA_ERROR_INVALID_VALUE;
-  const bool host = names_host(desc, count);
+  plan->rights = change_of(desc, count);
+  const settings &now = current_settings();
   CUresult refused = CUDA_SUCCESS;
-  each_mapping(plan->first, at + bytes, [&](CUdeviceptr begin, const mapping &m) {
+  int checked = -1;  // the location of the mappings before
+  const auto add = [&](CUdeviceptr begin, const mapping &m) {
     if (refused != CUDA_SUCCESS) return;
-    if (host && m.handle->memory->location != kHostLocation) {
-      refused = CUDA_ERROR_INVALID_VALUE;
-      return;
+    if (const int owner = m.handle->memory->location; owner != checked) {
+      refused = check_location(desc, count, owner);
+      if (refused != CUDA_SUCCESS) return;
+      checked = owner;
     }
-    if (grants_to_non_peer(desc, count, m.handle->memory->location)) {
-      refused = CUDA_ERROR_INVALID_DEVICE;
-      return;
-    }
-    if (current_settings().machine.fails_rdma_access &&
-        m.handle->prop.allocFlags.gpuDirectRDMACapable != 0) {
+    if (now.machine.fails_rdma_access && m.handle->prop.allocFlags.gpuDirectRDMACapable != 0) {
       refused = CUDA_ERROR_UNKNOWN;
       return;
     }
-    const access_bits next = granted(m.access, desc, count);
+    const access_bits next = plan->rights.of(m.access);
     if ((m.access & ~next) != 0) plan->takes_away = true;
     plan->newly_accessible += (next != 0 ? 1 : 0) - (m.access != 0 ? 1 : 0);
-    const unsigned before = union_of(m.access);
-    const unsigned after = union_of(next);
-    if (before == after) return;
-    const extent &memory = m.handle->memory->where;
-    const protect_run run{begin, before, after, m.present, {memory.fd, memory.offset, m.bytes}};
-    if (!plan->runs.empty() && plan->runs.back().continues_with(run)) {
-      plan->runs.back().what.bytes += m.bytes;
-    } else {
-      plan->runs.push_back(run);
-    }
-  });
+    if (now.backed) add_run(begin, m, next, &plan->runs);
+  };
+  if (!whole_mappings(at, bytes, &plan->first, add)) return CUDA_ERROR_INVALID_VALUE;
   if (refused != CUDA_SUCCESS) return refused;
   const auto total =
       static_cast<std::int64_t>(the_memory().accessible_mappings) + plan->newly_accessible;
-  if (plan->newly_accessible > 0 &&
-      total > static_cast<std::int64_t>(current_settings().machine.mapping_ceiling))
+  if (plan->newly_accessible > 0 && total > static_cast<std::int64_t>(now.machine.mapping_ceiling))
     return CUDA_ERROR_OUT_OF_MEMORY;
   return CUDA_SUCCESS;
 }
@@ -146,8 +164,8 @@ bool protect_all(const std::vector<protect_run> &runs) {
   return true;
 }
 
-void grant(mapping &m, const CUmemAccessDesc *desc, std::size_t count) {
-  m.access = granted(m.access, desc, count);
+void grant(mapping &m, const rights_change &rights) {
+  m.access = rights.of(m.access);
   if (m.present || union_of(m.access) == 0) return;
   m.present = true;
   settle_mapping();
@@ -170,7 +188,7 @@ CUresult set_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc *de
     } while (wait_for_pins(lock, at, bytes));
   }
   if (!protect_all(plan.runs)) return CUDA_ERROR_OUT_OF_MEMORY;
-  each_mapping(plan.first, at + bytes, [&](CUdeviceptr, mapping &m) { grant(m, desc, count); });
+  each_mapping(plan.first, at + bytes, [&](CUdeviceptr, mapping &m) { grant(m, plan.rights); });
   b.accessible_mappings += static_cast<std::uint64_t>(plan.newly_accessible);
   return CUDA_SUCCESS;
 }
