@@ -1,5 +1,5 @@
-// The addresses at which one physical allocation is mapped, oldest first. Nearly all have one, which takes
-// no allocation.
+// The addresses at which one physical allocation is mapped, oldest first. Nearly all have one, or two while
+// they move, and take no allocation.
 #pragma once
 
 #include <cuda.h>
@@ -11,35 +11,41 @@ namespace hostcuda {
 
 class address_list {
  public:
-  std::size_t size() const { return first_ == 0 ? 0 : 1 + others_.size(); }
+  std::size_t size() const {
+    return (few_[0] != 0 ? 1 : 0) + (few_[1] != 0 ? 1 : 0) + others_.size();
+  }
 
   void add(CUdeviceptr at) {
-    if (first_ == 0) {
-      first_ = at;
+    if (few_[0] == 0) {
+      few_[0] = at;
+    } else if (few_[1] == 0) {
+      few_[1] = at;
     } else {
       others_.push_back(at);
     }
   }
 
   void remove(CUdeviceptr at) {
-    if (first_ != at) {
+    if (few_[0] != at && few_[1] != at) {
       std::erase(others_, at);
-    } else if (others_.empty()) {
-      first_ = 0;
-    } else {
-      first_ = others_.front();
-      others_.erase(others_.begin());
+      return;
     }
+    if (few_[0] == at) few_[0] = few_[1];
+    few_[1] = 0;
+    if (others_.empty()) return;
+    few_[1] = others_.front();
+    others_.erase(others_.begin());
   }
 
   template <class Visit>
   void each(Visit visit) const {
-    if (first_ != 0) visit(first_);
+    for (const CUdeviceptr at : few_)
+      if (at != 0) visit(at);
     for (const CUdeviceptr at : others_) visit(at);
   }
 
  private:
-  CUdeviceptr first_ = 0;  // 0: none
+  CUdeviceptr few_[2] = {};  // 0: none
   std::vector<CUdeviceptr> others_;
 };
 
