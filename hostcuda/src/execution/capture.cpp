@@ -198,7 +198,7 @@ bool capture_forbids_unsafe_call() {
 }
 
 bool capture_forbids_unsafe_call_locked() {
-  if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
+  if (the_engine().captures.empty() || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
   const auto here = std::this_thread::get_id();
   bool forbidden = false;
   for (const auto &cap : the_engine().captures) {

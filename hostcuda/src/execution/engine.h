@@ -15,6 +15,7 @@
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "hostcuda/src/call_site.h"
@@ -139,9 +140,39 @@ Handle new_handle(std::uint64_t kind) {
 // ---- Running (executor.cpp). Require the lock, and release it while a body runs.
 
 // Queues `op` behind the stream's work, with legacy-stream semantics. Joins `waits` into its clock.
-// `trivial`: `op` has no body and its `after` calls no user code, so it may finish at once.
 std::shared_ptr<node> post(engine_lock &lock, const std::shared_ptr<stream> &s, operation &&op,
-                           const vector_clock *waits, bool trivial, const call_site *site);
+                           const vector_clock *waits, const call_site *site);
+
+// post() in two steps.
+struct queue_place {
+  std::uint64_t tick;
+  std::uint64_t serial;
+  std::vector<instant> after;
+};
+queue_place take_place(const std::shared_ptr<stream> &s, const vector_clock *waits);
+std::shared_ptr<node> post_at(const std::shared_ptr<stream> &s, operation &&op, queue_place &&place,
+                              const call_site *site);
+// Whether an operation without a body would finish at once.
+bool nothing_precedes(const stream &s, const queue_place &place);
+
+// As post() of an operation without a body, whose `after` calls no user code. If nothing precedes it, it
+// finishes at once and is not queued. Returns its tick.
+template <class After>
+std::uint64_t post_mark(const std::shared_ptr<stream> &s, const char *what,
+                        const vector_clock *waits, After after) {
+  queue_place place = take_place(s, waits);
+  const std::uint64_t tick = place.tick;
+  if (nothing_precedes(*s, place)) {
+    after(CUDA_SUCCESS);
+    s->line->finished = tick;
+    return tick;
+  }
+  operation op{what, {}, {}};
+  op.after = std::move(after);
+  post_at(s, std::move(op), std::move(place), nullptr);
+  return tick;
+}
+
 // Blocks until `tick` of `line` has finished. In a seeded schedule, runs work until then.
 void wait_for(engine_lock &lock, const std::shared_ptr<timeline> &line, std::uint64_t tick);
 // Runs up to three operations of a seeded schedule, for a query.

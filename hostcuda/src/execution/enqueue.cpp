@@ -108,7 +108,7 @@ CUresult enqueue(CUstream handle, operation op) {
   place_in_time *const place = op.place;
   vector_clock waits;
   if (op.waits) op.waits(&waits);
-  const auto n = post(call.lock, s, std::move(op), &waits, false, &site);
+  const auto n = post(call.lock, s, std::move(op), &waits, &site);
   if (n->op.queued) n->op.queued(*s, *n);
   if (place != nullptr) *place = {s->line->uid, n->tick};
   if (!n->op.touches.empty()) notify_oracle(call.lock, s, n, others);
@@ -146,7 +146,7 @@ CUresult enqueue_and_wait(operation op, CUstream handle) {
   if (const CUresult r = capture_gate(*s, true); r != CUDA_SUCCESS) return r;
   if (const CUresult r = sticky_of(*s); r != CUDA_SUCCESS) return r;
   op.host_waits = true;
-  const auto n = post(call.lock, s, std::move(op), nullptr, false, nullptr);
+  const auto n = post(call.lock, s, std::move(op), nullptr, nullptr);
   if (!n->op.touches.empty()) notify_oracle(call.lock, s, n, others);
   return complete(call.lock, s, n, true);
 }

@@ -9,10 +9,12 @@
 
 namespace hostcuda {
 
-std::shared_ptr<event> find_event(CUevent handle) {
+const std::shared_ptr<event> &find_event(CUevent handle) {
   auto &e = the_engine();
   const auto found = e.events.find(handle);
-  return found == e.events.end() ? nullptr : found->second;
+  if (found != e.events.end()) return found->second;
+  static const auto *const none = new std::shared_ptr<event>;
+  return *none;
 }
 
 std::uint64_t event::recorded_elsewhere() const {
@@ -91,12 +93,19 @@ CUresult destroy_event(CUevent handle) {
   return CUDA_SUCCESS;
 }
 
+// The moment of the next recording: that of the last one, if it is done and only the event refers to it,
+// because a program may record an event for each block that it frees.
+std::shared_ptr<moment> next_moment(const event &ev) {
+  const bool unused = !ev.shared && ev.last && ev.last.use_count() == 1 && ev.last->done();
+  return unused ? ev.last : std::make_shared<moment>();
+}
+
 CUresult record_event(CUevent handle, CUstream stream_handle, unsigned flags) {
   if ((flags & ~unsigned{CU_EVENT_RECORD_EXTERNAL}) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (this_threads_work() != nullptr) return CUDA_ERROR_NOT_PERMITTED;
   stream_call call(stream_handle);
   if (!call.s) return call.error();
-  const auto ev = find_event(handle);
+  const auto &ev = find_event(handle);
   if (!ev) return CUDA_ERROR_INVALID_HANDLE;
   auto &s = call.s;
   if (ev->ctx != s->ctx) return CUDA_ERROR_INVALID_HANDLE;
@@ -109,20 +118,19 @@ CUresult record_event(CUevent handle, CUstream stream_handle, unsigned flags) {
     ev->last.reset();
     return CUDA_SUCCESS;
   }
-  auto at = std::make_shared<moment>();
-  operation op{"cuEventRecord", {}, {}};
+  auto at = next_moment(*ev);
   if (ev->shared) at->number = ev->shared->record();
-  op.after = [at, shared = ev->shared](CUresult) {
+  auto after = [at, shared = ev->shared](CUresult) {
     at->when = std::chrono::steady_clock::now();
     if (!shared) return;
     at->told = true;
     shared->complete(at->number);
   };
-  const auto n = post(call.lock, s, std::move(op), nullptr, true, nullptr);
+  const auto tick = post_mark(s, "cuEventRecord", nullptr, std::move(after));
   at->line = s->line;
-  at->tick = n->tick;
+  at->tick = tick;
   at->clock = s->view;
-  at->clock.join(s->line, n->tick);
+  at->clock.join(s->line, tick);
   if (ev->shared) {
     (void)precedes_other_processes(true);  // forgets the recordings that are done
     the_engine().shared_recordings.push_back(at);

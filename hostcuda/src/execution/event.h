@@ -45,7 +45,8 @@ struct event {
 // engine::mu.
 vector_clock precedes_other_processes(bool finished);
 
-// Returns nullptr for an unknown or dead handle. Requires engine::mu.
-std::shared_ptr<event> find_event(CUevent handle);
+// nullptr for an unknown or dead handle. The reference is valid until engine::mu is released, which this
+// requires.
+const std::shared_ptr<event> &find_event(CUevent handle);
 
 }  // namespace hostcuda

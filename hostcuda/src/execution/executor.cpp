@@ -166,21 +166,13 @@ void poison(engine_lock &lock, context *ctx, CUresult code) {
   the_engine().changed.notify_all();
 }
 
-std::shared_ptr<node> post(engine_lock &lock, const std::shared_ptr<stream> &s, operation &&op,
-                           const vector_clock *waits, bool trivial, const call_site *site) {
-  (void)lock;
-  auto &e = the_engine();
-  auto n = std::make_shared<node>();
-  n->op = std::move(op);
-  n->tick = ++s->line->queued;
-  n->serial = e.next_serial++;
-  if (site != nullptr) n->site = *site;
-
+queue_place take_place(const std::shared_ptr<stream> &s, const vector_clock *waits) {
+  queue_place place{++s->line->queued, the_engine().next_serial++, {}};
   const auto follow = [&](const stream &other) {
     const auto &line = other.line;
     if (line->queued > line->known) s->view.join(line, line->queued);
     s->view.join(other.view);
-    if (line->finished < line->queued) n->after.emplace_back(line, line->queued);
+    if (line->finished < line->queued) place.after.emplace_back(line, line->queued);
   };
   if (auto *exec = s->exec; exec != nullptr) {
     // Only what is new: a program may queue thousands of operations on the legacy stream behind
@@ -205,24 +197,37 @@ std::shared_ptr<node> post(engine_lock &lock, const std::shared_ptr<stream> &s, 
   if (waits != nullptr) {
     s->view.join(*waits);
     for (const auto &[line, tick] : waits->entries()) {
-      if (line != s->line && line->finished < tick) n->after.emplace_back(line, tick);
+      if (line != s->line && line->finished < tick) place.after.emplace_back(line, tick);
     }
   }
+  return place;
+}
+
+bool nothing_precedes(const stream &s, const queue_place &place) {
+  return s.queue.empty() && !s.held && !broken(s) && place.after.empty() &&
+         current_settings().schedule == schedule_kind::threads;
+}
+
+std::shared_ptr<node> post_at(const std::shared_ptr<stream> &s, operation &&op, queue_place &&place,
+                              const call_site *site) {
+  auto n = std::make_shared<node>();
+  n->op = std::move(op);
+  n->tick = place.tick;
+  n->serial = place.serial;
+  n->after = std::move(place.after);
+  if (site != nullptr) n->site = *site;
   if (n->op.type == CU_GRAPH_NODE_TYPE_KERNEL || n->op.type == CU_GRAPH_NODE_TYPE_GRAPH ||
       n->op.frees) {
     n->seen = s->view;
   }
-
-  if (trivial && s->queue.empty() && !s->held && !broken(*s) &&
-      current_settings().schedule == schedule_kind::threads &&
-      std::all_of(n->after.begin(), n->after.end(),
-                  [](const instant &i) { return i.first->finished >= i.second; })) {
-    if (n->op.after) n->op.after(CUDA_SUCCESS);
-    s->line->finished = n->tick;
-    return n;
-  }
   s->queue.push_back(n);
   return n;
+}
+
+std::shared_ptr<node> post(engine_lock &lock, const std::shared_ptr<stream> &s, operation &&op,
+                           const vector_clock *waits, const call_site *site) {
+  (void)lock;
+  return post_at(s, std::move(op), take_place(s, waits), site);
 }
 
 void run_head(engine_lock &lock, const std::shared_ptr<stream> &s) {

@@ -54,7 +54,7 @@ CUresult stream_wait_event(CUstream handle, CUevent event_handle, unsigned flags
   if (this_threads_work() != nullptr) return CUDA_ERROR_NOT_PERMITTED;
   stream_call call(handle);
   if (!call.s) return call.error();
-  const auto ev = find_event(event_handle);
+  const auto &ev = find_event(event_handle);
   if (!ev) return CUDA_ERROR_INVALID_HANDLE;
   auto &s = call.s;
   if (const CUresult r = capture_gate(*s, false); r != CUDA_SUCCESS) return r;
@@ -65,17 +65,17 @@ CUresult stream_wait_event(CUstream handle, CUevent event_handle, unsigned flags
     s->cap->invalidated = true;  // a dependency on work outside the graph
     return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   }
-  operation op{"cuStreamWaitEvent", {}, {}};
   if (elsewhere != 0) {
     // Only the oracle takes them for done: to wait for them here might never end.
     s->view.join(precedes_other_processes(false));
+    operation op{"cuStreamWaitEvent", {}, {}};
     op.ready = [shared = ev->shared, elsewhere] { return shared->done(elsewhere); };
-    post(call.lock, s, std::move(op), nullptr, false, nullptr);
+    post(call.lock, s, std::move(op), nullptr, nullptr);
     announce(s);
     return CUDA_SUCCESS;
   }
   if (!ev->last) return CUDA_SUCCESS;  // not recorded yet: no effect
-  post(call.lock, s, std::move(op), &ev->last->clock, true, nullptr);
+  post_mark(s, "cuStreamWaitEvent", &ev->last->clock, [](CUresult) {});
   announce(s);
   return CUDA_SUCCESS;
 }
@@ -90,7 +90,7 @@ CUresult stream_add_callback(CUstream handle, CUstreamCallback callback, void *u
   if (const CUresult r = capture_gate(*s, true); r != CUDA_SUCCESS) return r;
   operation op{"cuStreamAddCallback", {}, {}};
   op.after = [=](CUresult status) { callback(handle, status, user); };
-  post(call.lock, s, std::move(op), nullptr, false, nullptr);
+  post(call.lock, s, std::move(op), nullptr, nullptr);
   announce(s);
   return CUDA_SUCCESS;
 }
