@@ -7,8 +7,6 @@
 #include <condition_variable>
 #include <list>
 #include <mutex>
-#include <new>
-#include <utility>
 
 #include "hostcuda/src/context.h"
 #include "hostcuda/src/memory/arena.h"
@@ -20,24 +18,6 @@ namespace hostcuda {
 memory_registry &the_memory() {
   static memory_registry *const b = new memory_registry;
   return *b;
-}
-
-namespace {
-
-struct spare_storage {
-  spare_storage *next;
-};
-spare_storage *spare_physicals = nullptr;
-
-}  // namespace
-
-void *physical::operator new(std::size_t bytes) {
-  if (spare_physicals == nullptr) return ::operator new(bytes);
-  return std::exchange(spare_physicals, spare_physicals->next);
-}
-
-void physical::operator delete(void *at) {
-  spare_physicals = new (at) spare_storage{spare_physicals};
 }
 
 bool unbacked() {

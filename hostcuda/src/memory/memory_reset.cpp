@@ -25,7 +25,6 @@ void reset_memory(const settings &next) {
   for (const auto &[at, m] : b.mappings)
     if (!m.present) settle_mapping();
   b.mappings.clear();
-  b.spare_mappings.clear();
   b.newest_mapping = b.mappings.end();
   std::unordered_set<physical *> memory;  // imported memory may have several handles
   b.handles.each([&](vmm_handle &h) {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -23,6 +24,7 @@
 #include "hostcuda/src/memory/address_list.h"
 #include "hostcuda/src/memory/handle_table.h"
 #include "hostcuda/src/memory/host_pages.h"
+#include "hostcuda/src/memory/storage_pool.h"
 
 namespace hostcuda {
 
@@ -39,9 +41,8 @@ inline access_bits with_access(access_bits bits, int location, unsigned access) 
 
 // Physical memory of a device, for all kinds of allocation. Lives until `refs` is 0.
 struct physical {
-  // The storage of deleted ones serves the next. Require the lock.
-  static void *operator new(std::size_t bytes);
-  static void operator delete(void *at);
+  static void *operator new(std::size_t) { return storage_pool<physical>::take(); }
+  static void operator delete(void *at) { storage_pool<physical>::give(at); }
 
   std::uint64_t id = 0;
   int location = 0;
@@ -67,6 +68,9 @@ struct mapping {
   access_bits access = 0;
   bool present = false;  // mapped in the process; set when access is first granted
 };
+
+using mapping_map = std::map<CUdeviceptr, mapping, std::less<>,
+                             pool_allocator<std::pair<const CUdeviceptr, mapping>>>;
 
 struct arena;
 struct memory_pool;
@@ -110,9 +114,8 @@ struct host_range {
 struct memory_registry {
   std::shared_mutex mutex;
   std::map<CUdeviceptr, reservation> reservations;
-  std::map<CUdeviceptr, mapping> mappings;
-  std::vector<std::map<CUdeviceptr, mapping>::node_type> spare_mappings;  // for the next ones
-  std::map<CUdeviceptr, mapping>::iterator newest_mapping = mappings.end();
+  mapping_map mappings;
+  mapping_map::iterator newest_mapping = mappings.end();
   std::map<CUdeviceptr, chunk> chunks;
   std::map<CUdeviceptr, block> blocks;
   std::map<CUdeviceptr, host_range> host;

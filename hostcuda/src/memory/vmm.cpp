@@ -31,19 +31,6 @@ bool is_unmapped(CUdeviceptr at, std::size_t bytes, mapping_iterator *next) {
          (*next == end || (*next)->first >= at + bytes);
 }
 
-void add_mapping(mapping_iterator next, CUdeviceptr at, const mapping &m) {
-  memory_registry &b = the_memory();
-  if (b.spare_mappings.empty()) {
-    b.newest_mapping = b.mappings.emplace_hint(next, at, m);
-    return;
-  }
-  auto node = std::move(b.spare_mappings.back());
-  b.spare_mappings.pop_back();
-  node.key() = at;
-  node.mapped() = m;
-  b.newest_mapping = b.mappings.insert(next, std::move(node));
-}
-
 bool are_mappings(CUdeviceptr at, std::size_t bytes, mapping_iterator *first) {
   return whole_mappings(at, bytes, first, [](CUdeviceptr, const mapping &) {});
 }
@@ -63,18 +50,17 @@ CUresult unmap(CUdeviceptr at, std::size_t bytes) {
     if (!are_mappings(at, bytes, &first)) return CUDA_ERROR_INVALID_VALUE;
   } while (wait_for_pins(lock, at, bytes));
   if (!unmap_range(as_pointer(at), bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  b.newest_mapping = b.mappings.end();
-  for (CUdeviceptr p = at; p < at + bytes;) {
-    auto node = b.mappings.extract(first++);
-    const mapping &m = node.mapped();
-    if (m.access != 0) --b.accessible_mappings;
-    if (!m.present) settle_mapping();
-    --m.handle->mappings;
-    note_unmapped_locked(m.handle->memory, p);
-    drop_if_unused_locked(m.handle, &dead);
-    p += m.bytes;
-    b.spare_mappings.push_back(std::move(node));
+  auto it = first;
+  for (; it != b.mappings.end() && it->first < at + bytes; ++it) {
+    if (it->second.access != 0) --b.accessible_mappings;
+    if (!it->second.present) settle_mapping();
+    vmm_handle *h = it->second.handle;
+    --h->mappings;
+    note_unmapped_locked(h->memory, it->first);
+    drop_if_unused_locked(h, &dead);
   }
+  b.mappings.erase(first, it);
+  b.newest_mapping = b.mappings.end();
   // The mappings may span adjacent reservations.
   for (CUdeviceptr p = at; p < at + bytes;) {
     auto r = containing(b.reservations, p);
@@ -203,7 +189,7 @@ HOSTCUDA_ENTRY(cuMemMap, 10020, needs_vmm, size,
                  if (!is_unmapped(ptr, size, &next)) return CUDA_ERROR_INVALID_VALUE;
                  if (!may_map_extent()) return CUDA_ERROR_OUT_OF_MEMORY;
                  owe_mapping();
-                 add_mapping(next, ptr, mapping{size, h, 0, false});
+                 b.newest_mapping = b.mappings.emplace_hint(next, ptr, mapping{size, h, 0, false});
                  ++h->mappings;
                  note_mapped_locked(h->memory, ptr);
                  r->second.mapped += size;

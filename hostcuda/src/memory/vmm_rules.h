@@ -5,7 +5,7 @@
 
 namespace hostcuda {
 
-using mapping_iterator = std::map<CUdeviceptr, mapping>::iterator;
+using mapping_iterator = mapping_map::iterator;
 
 // Returns STREAM_CAPTURE_UNSUPPORTED during a global capture. CUDA does not document whether
 // create, map and set-access are allowed there; hostcuda refuses, so that no program depends on it,
