@@ -1,5 +1,6 @@
 // Storage of the registry's many small objects of one type, in blocks. What is given back serves the next
-// one, and nothing returns to the host. Requires the_memory().mutex.
+// one, and nothing returns to the host. Under AddressSanitizer each object has its own, so that a use after
+// its end is found. Requires the_memory().mutex.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +9,27 @@
 
 namespace hostcuda {
 
+#ifdef __SANITIZE_ADDRESS__
+inline constexpr bool storage_is_kept = false;
+#else
+inline constexpr bool storage_is_kept = true;
+#endif
+
 template <class T>
 class storage_pool {
  public:
   static void *take() {
+    if constexpr (!storage_is_kept) return ::operator new(sizeof(T));
     if (free_ == nullptr) add_block();
     return std::exchange(free_, free_->next);
   }
-  static void give(void *at) { free_ = new (at) spare{free_}; }
+  static void give(void *at) {
+    if constexpr (!storage_is_kept) {
+      ::operator delete(at);
+    } else {
+      free_ = new (at) spare{free_};
+    }
+  }
 
  private:
   struct spare {
