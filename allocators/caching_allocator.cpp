@@ -323,9 +323,7 @@ status allocator_core::free_slow(void *block, std::optional<stream_ref> last_use
     });
     if (!begun) return begun;
     if (pending != nullptr) {
-      // Events that cannot be recorded now are recorded when memory is needed.
-      const context_scope inside(device_.driver(), device_.context());
-      for (stream_use &u : pending->uses) static_cast<void>(record(u));
+      record_uses(*pending);
       const std::lock_guard lock(a->lock);
       a->deferred.push_back(*pending);
     }

@@ -120,7 +120,8 @@ class allocator_core {
   // the device ends all uses there.
   enum class waiting_for { nothing, destroyed_streams, everything };
 
-  // allocator_streams.cpp; all require growth_mutex_, except record and capturing(stream).
+  // allocator_streams.cpp; all require growth_mutex_, except record, record_uses and
+  // capturing(stream).
   arena &arena_for(stream_ref s);
   arena &make_arena(stream_ref s);
   bool adopt(arena &a, stream_ref s);
@@ -131,6 +132,7 @@ class allocator_core {
   bool capturing(const arena &a) const;
   bool is_idle(arena &a);
   status record(stream_use &u) noexcept;
+  void record_uses(pending_block &b) noexcept;
   result<bool> has_passed(fence &idle, bool wait);
   bool has_passed(stream_use &u, waiting_for wait) noexcept;
 

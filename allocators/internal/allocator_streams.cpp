@@ -181,6 +181,13 @@ status allocator_core::record(stream_use &u) noexcept {
   });
 }
 
+// Events that cannot be recorded now are recorded when memory is needed.
+void allocator_core::record_uses(pending_block &b) noexcept {
+  if (b.uses.size() == 1) return static_cast<void>(record(b.uses.front()));
+  const context_scope inside(device_.driver(), device_.context());
+  for (stream_use &u : b.uses) static_cast<void>(record(u));
+}
+
 // With `wait`, the host waits until it has passed.
 result<bool> allocator_core::has_passed(fence &idle, bool wait) {
   const auto passed = idle.passed();

@@ -406,7 +406,10 @@ class arena {
   const bool zoned_;
   const bool in_chunks_;
   block_table blocks_;
-  std::unordered_map<std::uint64_t, pending_block> uses_;  // by address
+  using use_map = std::unordered_map<std::uint64_t, pending_block>;
+  use_map uses_;  // by address
+  std::vector<use_map::node_type>
+      spare_uses_;  // of blocks that are free again, with room for a use
   std::vector<std::unique_ptr<slab>> all_slabs_;
   std::vector<slab *> spare_slabs_;
 };

@@ -4,6 +4,11 @@
 #include "stillmap/allocators/internal/arena.h"
 
 namespace stillmap {
+namespace {
+
+constexpr std::size_t most_spare_uses = 64;
+
+}  // namespace
 
 bool arena::record_use(std::uint64_t address, stream_ref other) {
   if (usable_size(address) == 0) return false;
@@ -22,13 +27,25 @@ bool arena::record_use(std::uint64_t address, stream_ref other) {
 // May run out of host memory, and then changes nothing.
 void arena::add_use(std::uint64_t address, stream_ref other) {
   const auto known = uses_.find(address);
-  if (known == uses_.end()) {
-    uses_.try_emplace(address, pending_block{.address = address, .uses = {{.stream = other}}});
+  if (known != uses_.end()) {
+    std::vector<stream_use> &uses = known->second.uses;
+    const auto same = [&](const stream_use &u) { return u.stream == other; };
+    if (std::none_of(uses.begin(), uses.end(), same)) uses.push_back({.stream = other});
     return;
   }
-  std::vector<stream_use> &uses = known->second.uses;
-  const auto same = [&](const stream_use &u) { return u.stream == other; };
-  if (std::none_of(uses.begin(), uses.end(), same)) uses.push_back({.stream = other});
+  if (spare_uses_.empty()) {
+    spare_uses_.reserve(most_spare_uses);
+    pending_block made;
+    made.address = address;
+    made.uses.push_back({.stream = other});
+    uses_.try_emplace(address, std::move(made));
+    return;
+  }
+  use_map::node_type again = std::move(spare_uses_.back());
+  spare_uses_.pop_back();
+  again.key() = again.mapped().address = address;
+  again.mapped().uses.push_back({.stream = other});
+  uses_.insert(std::move(again));
 }
 
 pending_block &arena::defer_free(std::uint64_t address) {
@@ -50,7 +67,10 @@ pending_block &arena::defer_free(std::uint64_t address) {
 
 void arena::complete_free(std::uint64_t address) {
   const block_ref block = blocks_.find(address);
-  uses_.erase(address);
+  use_map::node_type done = uses_.extract(address);
+  done.mapped().uses.clear();
+  done.mapped().freed = false;
+  if (spare_uses_.size() < spare_uses_.capacity()) spare_uses_.push_back(std::move(done));
   if (block.in_slab()) {
     slab &s = *block.as_slab();
     const unsigned place = block.index();
