@@ -4,6 +4,7 @@
 
 #include "stillmap/vmm/driver.h"
 #include "stillmap/vmm/driver/table.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
 
@@ -34,14 +35,17 @@ struct driver_access {
     const auto function = d.table().*table_member<call>;
     if (function == nullptr) return absent(call, r);
     bump(d.calls_[static_cast<std::size_t>(call)], 1);
-    return translate(d, call, r, function(arguments...));
+    const CUresult done = function(arguments...);
+    if (done == CUDA_SUCCESS) return {};
+    return translate(d, call, r, done);
   }
 
   // For calls that write their result, a Raw, through their first parameter.
   template <driver_call call, class Raw, class Value = Raw, class... Arguments>
   static result<Value> get(const driver &d, request r, Arguments... arguments) {
     Raw value{};
-    return make<call>(d, r, &value, arguments...).map([&] { return static_cast<Value>(value); });
+    STILLMAP_RETURN_IF_ERROR(make<call>(d, r, &value, arguments...));
+    return static_cast<Value>(value);
   }
 
   // For calls that return CUDA_ERROR_NOT_READY for "no".
@@ -52,7 +56,8 @@ struct driver_access {
     bump(d.calls_[static_cast<std::size_t>(call)], 1);
     const CUresult r = function(handle);
     if (r == CUDA_ERROR_NOT_READY) return false;
-    return translate(d, call, {}, r).map([] { return true; });
+    if (r == CUDA_SUCCESS) return true;
+    return translate(d, call, {}, r);
   }
 
   static void moved_to_device(const driver &d, std::size_t n) { bump(d.to_device_, n); }
@@ -67,7 +72,9 @@ struct driver_access {
     counter.fetch_add(n, std::memory_order_relaxed);
   }
   static tl::unexpected<error> absent(driver_call call, const request &asked);
-  static status translate(const driver &d, driver_call call, const request &asked, CUresult r);
+  // Of a call that failed.
+  static tl::unexpected<error> translate(const driver &d, driver_call call, const request &asked,
+                                         CUresult r);
 };
 
 }  // namespace stillmap

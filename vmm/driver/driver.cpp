@@ -16,9 +16,8 @@ tl::unexpected<error> driver_access::absent(driver_call call, const request &ask
                     asked.value, 0, asked.unit);
 }
 
-status driver_access::translate(const driver &d, driver_call call, const request &asked,
-                                CUresult r) {
-  if (r == CUDA_SUCCESS) return {};
+tl::unexpected<error> driver_access::translate(const driver &d, driver_call call,
+                                               const request &asked, CUresult r) {
   const std::error_code code(static_cast<int>(r), cuda_category());
   error e{code, name_of(call), "", asked.value, 0, asked.unit};
   if (r == CUDA_ERROR_OUT_OF_MEMORY && asked.takes_memory) {
