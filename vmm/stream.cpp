@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <iterator>
 #include <optional>
@@ -117,9 +118,11 @@ result<fence> fence::after(const device &d, stream_ref s) {
   return record(d, s, true);
 }
 
-// An event that is recorded during a capture adds nothing to the graph.
+// An event that is recorded during a capture adds nothing to the graph. But one on the legacy stream
+// (a null handle, or CU_STREAM_LEGACY) would invalidate the captures of all blocking streams.
 result<fence> fence::after_for_retry(const device &d, stream_ref s) {
-  return record(d, s, false);
+  const bool legacy = reinterpret_cast<std::uintptr_t>(s.get()) <= 1;
+  return record(d, s, legacy);
 }
 
 result<fence> fence::record(const device &d, stream_ref s, bool refuse_first) {

@@ -600,6 +600,18 @@ TEST_F(private_pools_test, a_capture_that_begins_beside_a_free_holds_nothing_for
   }
 }
 
+// An event on the legacy stream would invalidate the captures of all blocking streams.
+TEST_F(private_pools_test, a_free_of_what_the_legacy_stream_used_spoils_no_capture) {
+  const stream s = make_stream(), blocking = *stream::create(dev(), false);
+  void *const block = must_allocate(3 * page(), s);
+  ASSERT_TRUE(heap().record_use(block, stream_ref::legacy()));
+  captured_graph graph(dev(), blocking);
+  must_free(block);
+  EXPECT_TRUE(graph.end()) << "the capture is intact";
+  give_all_back();
+  EXPECT_EQ(heap().stats().total.pending_free, 0u);
+}
+
 // Regression: not_supported, where a second look at the stream finds other pages.
 TEST_F(private_pools_test, a_capture_that_begins_beside_a_growth_does_not_fail_it) {
   if (!hostcuda_control::available()) GTEST_SKIP() << "only hostcuda can be told when";
