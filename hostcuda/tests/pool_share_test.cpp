@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "execution_fixture.h"
 #include "second_process.h"
@@ -109,6 +111,26 @@ TEST_F(shared_pool, ImporterRole) {
     EXPECT_EQ(cuMemsetD8(at, 1, 1), CUDA_ERROR_INVALID_VALUE);
   }
   EXPECT_EQ(physical_bytes(), 0U) << "imported memory is charged to its creator";
+}
+
+// Regression: an import took its record of memory from what all threads share, without the lock.
+TEST_F(shared_pool, ImportsOnManyThreadsSpoilNoMemory) {
+  start("profile=h200,unbacked");
+  const CUmemoryPool p = make(kFd);
+  constexpr int rounds = 200000;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      ASSERT_EQ(cuCtxSetCurrent(ctx_), CUDA_SUCCESS);
+      CUmemPoolPtrExportData none{};
+      CUdeviceptr at = 0;
+      for (int i = 0; i < rounds; ++i)
+        ASSERT_EQ(cuMemPoolImportPointer(&at, p, &none), CUDA_ERROR_INVALID_VALUE);
+    });
+  }
+  for (int i = 0; i < rounds; ++i) ASSERT_EQ(cuMemRelease(create(kPage)), CUDA_SUCCESS);
+  for (std::thread &t : threads) t.join();
+  EXPECT_EQ(physical_bytes(), 0U);
 }
 
 TEST_F(shared_pool, AnotherProcessSeesTheSameBytes) {

@@ -84,31 +84,25 @@ CUresult export_memory(CUdeviceptr at, CUipcMemHandle *out) {
 }
 
 // Opens the memory that `d` describes.
-CUresult open_pages(const block_description &d, std::unique_ptr<physical> *out) {
+CUresult open_pages(const block_description &d, extent *where, std::shared_ptr<pool_file> *file) {
   const std::size_t first = d.offset / kGranularity * kGranularity;
   if (d.bytes == 0 || d.offset % 512 != 0 || d.bytes > (std::uint64_t{1} << 46) ||
       d.offset > (std::uint64_t{1} << 46) || !valid_device(d.location))
     return CUDA_ERROR_INVALID_HANDLE;
   const std::size_t bytes = round_up(d.offset + d.bytes, kGranularity) - first;
   if ((d.pages.fd < 0) != unbacked()) return CUDA_ERROR_MAP_FAILED;  // one side has no bytes
-  auto memory = std::make_unique<physical>();
+  *where = extent{-1, first, bytes};
   if (d.pages.fd >= 0) {
     shared_file pages;
     if (const CUresult r = open_file(d.pages, &pages); r != CUDA_SUCCESS) return r;
     struct stat st {};
     if (fstat(pages.fd(), &st) != 0 || static_cast<std::uint64_t>(st.st_size) < first + bytes)
       return CUDA_ERROR_INVALID_HANDLE;
-    memory->where.fd = pages.fd();
-    memory->pool = std::make_shared<pool_file>(pages.release());
+    where->fd = pages.fd();
+    *file = std::make_shared<pool_file>(pages.release());
   } else {
-    memory->pool = std::make_shared<pool_file>(-1);
+    *file = std::make_shared<pool_file>(-1);
   }
-  memory->where.offset = first;
-  memory->where.bytes = bytes;
-  memory->location = d.location;
-  memory->counted = false;  // the exporter is charged
-  memory->refs = 1;
-  *out = std::move(memory);
   return CUDA_SUCCESS;
 }
 
@@ -151,9 +145,9 @@ CUresult open_memory(CUdeviceptr *out, const CUipcMemHandle &handle) {
     const CUresult r = look_for_import_locked(name.description, d.location, ctx, out);
     if (r != CUDA_SUCCESS || *out != 0) return r;
   }
-  std::unique_ptr<physical> memory;
-  if (const CUresult r = open_pages(d, &memory); r != CUDA_SUCCESS) return r;
-  const extent where = memory->where;
+  extent where;
+  std::shared_ptr<pool_file> pages;
+  if (const CUresult r = open_pages(d, &where, &pages); r != CUDA_SUCCESS) return r;
   void *const at = reserve_range(where.bytes, kGranularity, nullptr);
   if (at == nullptr) return CUDA_ERROR_MAP_FAILED;
   if (!may_map_extent() || !map_extent(at, where, 3)) {
@@ -162,13 +156,13 @@ CUresult open_memory(CUdeviceptr *out, const CUipcMemHandle &handle) {
   }
   populate_range(at, where.bytes);
   exclusive lock(the_memory().mutex);
-  memory->id = the_memory().next_id++;
+  physical *const memory = import_physical_locked(d.location, where, std::move(pages));
   block proto;
   proto.ctx = ctx;
   proto.imported = true;
   arena *const a = import_arenas() + d.location;
   a->location = d.location;
-  *out = arena_adopt_locked(a, memory.release(), at, d.offset - where.offset, d.bytes, proto);
+  *out = arena_adopt_locked(a, memory, at, d.offset - where.offset, d.bytes, proto);
   ipc().imported[*out] = {name.description, d.location, ctx, 1};
   return CUDA_SUCCESS;
 }

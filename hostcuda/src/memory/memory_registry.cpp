@@ -142,6 +142,18 @@ CUresult create_physical(exclusive &lock, int location, std::size_t bytes,
   return CUDA_SUCCESS;
 }
 
+physical *import_physical_locked(int location, const extent &where,
+                                 std::shared_ptr<pool_file> file) {
+  auto *const p = new physical;
+  p->id = the_memory().next_id++;
+  p->location = location;
+  p->where = where;
+  p->pool = std::move(file);
+  p->counted = false;  // the exporter is charged
+  p->refs = 1;
+  return p;
+}
+
 void drop_locked(physical *memory, dead_memory *dead) {
   if (--memory->refs != 0) return;
   if (memory->own_file) the_memory().shared_files.erase(memory->file_id);

@@ -41,6 +41,7 @@ inline access_bits with_access(access_bits bits, int location, unsigned access) 
 
 // Physical memory of a device, for all kinds of allocation. Lives until `refs` is 0.
 struct physical {
+  // Both require the registry's lock.
   static void *operator new(std::size_t) { return storage_pool<physical>::take(); }
   static void operator delete(void *at) { storage_pool<physical>::give(at); }
 
@@ -152,6 +153,10 @@ inline CUdeviceptr address_of(CUdeviceptr at) {
 CUresult create_physical(exclusive &lock, int location, std::size_t bytes,
                          const CUmemAllocationProp *shared, physical **out,
                          const std::shared_ptr<pool_file> &pool = nullptr);
+
+// The record of memory that another process created, with one reference.
+physical *import_physical_locked(int location, const extent &where,
+                                 std::shared_ptr<pool_file> file);
 
 // Physical memory without references. The destructor releases it to the device and the host, and
 // requires that the lock is not held: declare the object before the lock.

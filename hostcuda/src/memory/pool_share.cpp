@@ -92,16 +92,15 @@ CUresult export_block(CUdeviceptr at, CUmemPoolPtrExportData *out) {
 CUresult import_block(CUmemoryPool handle, const CUmemPoolPtrExportData *data, CUdeviceptr *out) {
   exported_block e;
   std::memcpy(&e, data, sizeof e);
-  auto memory = std::make_unique<physical>();
+  std::shared_ptr<pool_file> file;
   {
     exclusive lock(the_memory().mutex);
     const memory_pool *const p = find_pool_locked(handle);
     if (p == nullptr || !p->imported) return CUDA_ERROR_INVALID_VALUE;
-    memory->pool = p->a.file;
-    memory->location = p->a.location;
+    file = p->a.file;
   }
   struct stat st {};
-  if (fstat(memory->pool->fd(), &st) != 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  if (fstat(file->fd(), &st) != 0) return CUDA_ERROR_OPERATING_SYSTEM;
   const auto length = static_cast<std::uint64_t>(st.st_size);
   if (std::memcmp(e.magic, kExportMagic, sizeof e.magic) != 0 || e.device != st.st_dev ||
       e.inode != st.st_ino || e.bytes == 0 || e.offset % 512 != 0 || e.offset >= length ||
@@ -110,26 +109,24 @@ CUresult import_block(CUmemoryPool handle, const CUmemPoolPtrExportData *data, C
   const std::size_t first = e.offset / kGranularity * kGranularity;
   const std::size_t bytes = round_up(e.offset + e.bytes, kGranularity) - first;
   if (bytes > length - first) return CUDA_ERROR_INVALID_VALUE;  // chunks are whole
-  memory->where = extent{memory->pool->fd(), first, bytes};
-  memory->counted = false;  // the exporter is charged
-  memory->refs = 1;
+  const extent where{file->fd(), first, bytes};
   void *const at = reserve_range(bytes, kGranularity, nullptr);
   if (at == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (!may_map_extent() || !map_extent(at, memory->where, 3)) {
+  if (!may_map_extent() || !map_extent(at, where, 3)) {
     release_range(at, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   populate_range(at, bytes);
   exclusive lock(the_memory().mutex);
   memory_pool *const p = find_pool_locked(handle);
-  if (p == nullptr || p->a.file != memory->pool) {  // destroyed in the meantime
+  if (p == nullptr || p->a.file != file) {  // destroyed in the meantime
     release_range(at, bytes);
     return CUDA_ERROR_INVALID_VALUE;
   }
-  memory->id = the_memory().next_id++;
   block proto;
   proto.pool = p;
-  *out = arena_adopt_locked(&p->a, memory.release(), at, e.offset - first, e.bytes, proto);
+  physical *const memory = import_physical_locked(p->a.location, where, std::move(file));
+  *out = arena_adopt_locked(&p->a, memory, at, e.offset - first, e.bytes, proto);
   return CUDA_SUCCESS;
 }
 
