@@ -183,6 +183,7 @@ void address_space::notify(backing_event::phase when, const address_block &block
     all = callbacks_;
   }
   if (!all) return;
+  const outside_scopes callbacks;
   const std::uint64_t coming = when == backing_event::phase::about_to_change ? 1 : 0;
   const backing_event event{when, range, block.generation() + coming, &block};
   for (const auto &weak : *all) {

@@ -22,7 +22,7 @@ constinit thread_local context_handle scoped = nullptr;  // of the innermost sco
 }  // namespace
 
 context_guard::context_guard(const driver &drv, context_handle context) : driver_(drv) {
-  if (context == scoped) return;
+  if (context == scoped && context != nullptr) return;
   const result<context_handle> current = drv.current_context();
   if (!current) {
     entered_ = tl::unexpected<error>(current.error());
@@ -37,6 +37,12 @@ context_guard::~context_guard() {
   if (!pushed_) return;
   scoped = scope_;
   report_if_failed(driver_.pop_context());
+}
+
+outside_scopes::outside_scopes() : scope_(std::exchange(scoped, nullptr)) {}
+
+outside_scopes::~outside_scopes() {
+  scoped = scope_;
 }
 
 context_scope::context_scope(const driver &drv, context_handle context)

@@ -51,8 +51,8 @@ class context_guard {
 };
 
 // A context_guard within which other guards of the same context cost no call, for code that makes many
-// of them. A local variable only. What runs meanwhile, callbacks too, leaves the current context as it
-// found it.
+// of them. A local variable only. What runs meanwhile leaves the current context as it found it, and calls
+// this library in no other one, except within outside_scopes.
 class context_scope {
  public:
   context_scope(const driver &drv, context_handle context);
@@ -65,6 +65,19 @@ class context_scope {
  private:
   const context_guard guard_;
   const context_handle outer_;  // the context of the scope around this one
+};
+
+// During its lifetime guards ask for the current context, whatever scopes are around: for a callback, which
+// may call this library in another context. A local variable only.
+class outside_scopes {
+ public:
+  outside_scopes();
+  ~outside_scopes();
+  outside_scopes(const outside_scopes &) = delete;
+  outside_scopes &operator=(const outside_scopes &) = delete;
+
+ private:
+  const context_handle scope_;
 };
 
 // During its lifetime this thread may make calls that a stream capture on any thread forbids by

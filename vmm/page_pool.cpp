@@ -192,6 +192,7 @@ status page_pool::make_pages(std::size_t n, page_list &made) {
 
 result<physical_handle> page_pool::create_granted(std::size_t bytes) {
   if (options_.quota != nullptr) {
+    const outside_scopes callback;
     STILLMAP_RETURN_IF_ERROR(options_.quota->reserve(bytes));
   }
   auto made = driver().create_physical(bytes, properties_);
@@ -201,6 +202,7 @@ result<physical_handle> page_pool::create_granted(std::size_t bytes) {
 
 void page_pool::give_up_grant(std::size_t bytes) noexcept {
   if (options_.quota == nullptr) return;
+  const outside_scopes callback;
   report_if_failed(options_.quota->release(bytes));
 }
 

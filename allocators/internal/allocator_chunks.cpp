@@ -82,6 +82,7 @@ result<arena::chunk> allocator_core::allocate_chunk(std::size_t bytes) {
     STILLMAP_ASSIGN_OR_RETURN(address_space::fallback_record prepared,
                               address_space::prepare_fallback());
     if (options_.quota != nullptr) {
+      const outside_scopes callback;
       STILLMAP_RETURN_IF_ERROR(options_.quota->reserve(all));
     }
     const auto at = device_.driver().allocate(all);
@@ -222,6 +223,7 @@ void allocator_core::free_all_chunks() noexcept {
 
 void allocator_core::release_grant(std::size_t bytes) const noexcept {
   if (options_.quota == nullptr) return;
+  const outside_scopes callback;
   report_if_failed(options_.quota->release(bytes));
 }
 

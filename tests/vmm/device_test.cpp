@@ -317,11 +317,22 @@ TEST_F(device_open, guards_within_a_scope_of_their_context_cost_no_call) {
       const context_scope inner(driver(), d.context());
       EXPECT_EQ(*driver().current_context(), d.context());
     }
+    {
+      const outside_scopes callback;
+      EXPECT_EQ(guards(d.context()), 1u);
+    }
     EXPECT_EQ(*driver().current_context(), d.context());
     EXPECT_EQ(guards(d.context()), 0u);
   }
   EXPECT_EQ(guards(d.context()), 3u);
   EXPECT_EQ(*driver().current_context(), nullptr);
+}
+
+// Regression: it counted as the context of no scope.
+TEST_F(device_open, a_guard_enters_no_null_context) {
+  const device d = open_device();
+  const context_guard guard(driver(), d.context());
+  EXPECT_FALSE(context_guard(driver(), nullptr).entered());
 }
 
 TEST_F(device_open, a_scope_that_cannot_enter_says_so_and_does_not_count) {
