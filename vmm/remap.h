@@ -35,7 +35,7 @@ class remap_plan {
   void suspend(virtual_range range, std::uint64_t by) noexcept;
   // Maps `p` at a place that `by` suspended, with the access it had.
   void resume(device_address at, page_ptr p, std::uint64_t by) noexcept;
-  // Changes the access rights of the mappings in `range`.
+  // Changes the access rights of the mappings in `range`, none of which the plan unmaps.
   void grant(virtual_range range, std::vector<access_grant> access) noexcept;
 
   bool empty() const {

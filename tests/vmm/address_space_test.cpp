@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <random>
+#include <string>
 
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/remap.h"
@@ -190,6 +193,15 @@ TEST_F(address_space_test, refuses_plans_that_do_not_fit_without_a_driver_call) 
     p.map(slot(5), pages_[3]);
     p.alias(slot(4), slots(0, 2));
   })) << "one address twice";
+  // Regression: the ledger had what was not there, and not what was.
+  EXPECT_TRUE(refused([&](remap_plan &p) {
+    p.suspend(slots(0, 1), 7);
+    p.map(slot(0), pages_[3]);
+  })) << "a suspended place stays";
+  EXPECT_TRUE(refused([&](remap_plan &p) {
+    p.unmap(slots(0, 1));
+    p.grant(slots(0, 1), reading());
+  })) << "of what goes";
   EXPECT_EQ((counts() - before).total(), 0u);
   EXPECT_EQ(space_->generation(), 1u);
   EXPECT_EQ(books().live_mappings, 2u);
@@ -235,6 +247,117 @@ TEST_F(address_space_test, a_failed_plan_is_undone_completely) {
     EXPECT_EQ(pages_[i].use_count(), 2u);
   }
   EXPECT_EQ(pages_[4].use_count(), 1u);
+}
+
+// Plans of steps drawn by chance, of which calls fail, and in every third also what would undo them:
+// the ledger shows what the driver has, and a failure that was undone changed nothing.
+TEST_F(address_space_test, the_ledger_is_right_after_any_plan_that_fails) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  expect_unreturnable();
+  constexpr std::uint64_t me = 7;
+  std::mt19937 chance(5);
+  const auto draw = [&](std::size_t n) { return std::size_t{chance() % n}; };
+  const auto ledger = [&] { return dev().space().mappings(space_->range()); };
+  const auto check = [&](bool undone) {
+    std::size_t live = 0;
+    for (std::size_t i = 0; i < 16; ++i) {
+      const auto there = dev().space().mappings(slots(i, 1));
+      const bool suspended = !there.empty() && there[0].state == mapping_state::suspended;
+      live += there.empty() || suspended ? 0 : 1;
+      const context_guard guard(driver(), dev().context());
+      const auto held = driver().retain_physical(slot(i));
+      const bool backed = !there.empty() && there[0].backing;
+      ASSERT_EQ(held.has_value(), backed) << "slot " << i;
+      if (!backed) continue;
+      EXPECT_EQ(*held, there[0].backing->handle()) << "slot " << i;
+      EXPECT_TRUE(driver().release_physical(*held));
+      if (undone && !suspended && !there[0].access.empty()) {
+        EXPECT_EQ(*driver().get_access(slot(i), on_device(0)), there[0].access[0].mode);
+      }
+    }
+    EXPECT_EQ(books().live_mappings, live);
+    EXPECT_EQ(books().mapped_bytes, live * page());
+  };
+  const auto remove_all = [&] {
+    for (const mapping_record &m : ledger()) {
+      if (m.state == mapping_state::suspended && m.backing) {  // an undo could not unmap it
+        const context_guard guard(driver(), dev().context());
+        EXPECT_TRUE(driver().unmap(m.range));
+      }
+      remap_plan plan({});
+      plan.unmap(m.range);
+      EXPECT_TRUE(apply(plan));
+    }
+  };
+  std::size_t failed = 0, applied = 0, lost = 0;
+  for (int round = 0; round < 20000; ++round) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    const auto before = ledger();
+    remap_plan plan(writing());
+    for (std::size_t steps = 1 + draw(4); steps != 0; --steps) {
+      const std::size_t at = draw(16), n = 1 + draw(3), first = draw(16);
+      switch (draw(7)) {
+        case 0:
+          plan.map(slot(at), pages_[draw(8)]);
+          break;
+        case 1:
+          plan.map(slot(at), pages_[draw(8)], reading());
+          break;
+        case 2:
+        case 3:
+          plan.alias(slot(at), slots(first, std::min(n, 16 - first)));
+          if (draw(2) == 0) plan.unmap(slots(first, std::min(n, 16 - first)));
+          break;
+        case 4:
+          plan.unmap(slots(at, 1));
+          if (draw(2) == 0) plan.map(slot(at), pages_[draw(8)]);
+          break;
+        case 5:
+          plan.grant(slots(at, 1), draw(2) == 0 ? reading() : writing());
+          break;
+        default:
+          if (draw(2) == 0) {
+            plan.suspend(slots(at, 1), me);
+          } else {
+            plan.resume(slot(at), pages_[draw(8)], me);
+          }
+      }
+    }
+    constexpr const char *calls[] = {"cuMemMap", "cuMemUnmap", "cuMemSetAccess"};
+    const bool for_ever = draw(3) == 0;
+    if (draw(4) != 0) {
+      const char *const which = calls[draw(3)];
+      if (for_ever) {
+        testing::hostcuda_control::fail_from(which, 1 + draw(4), CUDA_ERROR_UNKNOWN);
+      } else {
+        testing::hostcuda_control::fail(which, 1 + draw(4), CUDA_ERROR_UNKNOWN);
+      }
+    }
+    const status s = apply(plan);
+    for (const char *which : calls) testing::hostcuda_control::stop_failing(which);
+    const bool undone = s || !for_ever;
+    check(undone);
+    if (HasFatalFailure()) return;
+    if (s) ++applied;
+    if (!s && s.error().code.category() == cuda_category()) ++(undone ? failed : lost);
+    if (!s && undone) {
+      const auto now = ledger();
+      ASSERT_EQ(now.size(), before.size());
+      for (std::size_t i = 0; i < now.size(); ++i) {
+        EXPECT_EQ(now[i].range, before[i].range);
+        EXPECT_EQ(now[i].backing, before[i].backing);
+        EXPECT_EQ(now[i].access, before[i].access);
+        EXPECT_EQ(now[i].state, before[i].state);
+      }
+    }
+    if (HasFailure()) return;
+    if (!undone) remove_all();
+  }
+  EXPECT_GT(applied, 300u);
+  EXPECT_GT(failed, 100u);
+  EXPECT_GT(lost, 30u);
+  remove_all();
+  for (const page_ptr &p : pages_) EXPECT_EQ(p.use_count(), 1u);
 }
 
 // The driver refuses the second unmap, and then to map the first page of the first again.

@@ -85,7 +85,12 @@ class remap {
     for (const auto &g : plan_.grants_) {
       std::vector<present> concerned;
       STILLMAP_RETURN_IF_ERROR(gather_locked(g.range, concerned, purpose::grant));
-      for (present &p : concerned) regranted_.push_back({std::move(p), plan_.access_[g.access]});
+      for (present &p : concerned) {
+        if (is_leaving(p.range)) {
+          return no("a mapping is unmapped and its access changed", p.range.begin);
+        }
+        regranted_.push_back({std::move(p), plan_.access_[g.access]});
+      }
     }
     arriving_.reserve(plan_.maps_.size() + plan_.aliases_.size());
     for (const auto &step : plan_.aliases_) {
@@ -214,11 +219,12 @@ class remap {
     return {};
   }
 
+  // The plan unmaps that mapping. A place that it suspends stays.
   bool is_leaving(virtual_range target) const {
     const auto it =
         std::lower_bound(leaving_.begin(), leaving_.end(), target.begin,
                          [](const present &p, device_address at) { return p.range.begin < at; });
-    return it != leaving_.end() && it->range == target;
+    return it != leaving_.end() && it->range == target && it->suspend_by == 0;
   }
 
   bool occupied_locked(virtual_range target) {
