@@ -2,7 +2,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <iterator>
+#include <map>
+#include <random>
+#include <utility>
 #include <vector>
 
 #include "execution_fixture.h"
@@ -358,6 +364,112 @@ TEST_F(vmm, ManyMappingsUnbacked) {
   EXPECT_EQ(cuMemsetD8(at, 1, pages * kPage), CUDA_SUCCESS);
   EXPECT_EQ(cuMemUnmap(at, pages * kPage), CUDA_SUCCESS);
   EXPECT_EQ(numbers().physical_bytes, 0U);
+}
+
+// Calls drawn by chance, compared with a simple model: a handle that is gone stays unknown although its
+// storage is used again, and a mapping is refused exactly where it overlaps another.
+TEST_F(vmm, MatchesAModelInAnyOrderOfCalls) {
+  for (const char *config : {"unbacked,profile=h200", "profile=h200"}) {
+    start(config);
+    constexpr std::size_t places = 24;
+    std::mt19937 chance(3);
+    const auto draw = [&](std::size_t n) { return std::size_t{chance() % n}; };
+    struct memory {
+      CUmemGenericAllocationHandle handle;
+      std::size_t pages;
+      std::size_t held = 1;
+      std::size_t mapped = 0;
+    };
+    std::map<std::size_t, memory> known;  // by number
+    std::vector<CUmemGenericAllocationHandle> gone;
+    std::map<std::size_t, std::pair<std::size_t, std::size_t>> mapped;  // place: memory, pages
+    std::size_t next = 0;
+    const CUdeviceptr at = reserve(places * kPage);
+    const auto drop_if_unused = [&](std::size_t number) {
+      const memory &m = known.at(number);
+      if (m.held != 0 || m.mapped != 0) return;
+      gone.push_back(m.handle);
+      known.erase(number);
+    };
+    const auto any = [&] { return std::next(known.begin(), std::ptrdiff_t(draw(known.size()))); };
+    for (int step = 0; step < 20000; ++step) {
+      const std::size_t place = draw(places);
+      switch (draw(6)) {
+        case 0: {
+          if (known.size() > 12) break;
+          const std::size_t pages = 1 + draw(3);
+          const CUmemGenericAllocationHandle h = create(pages * kPage);
+          for (const auto &[number, m] : known) ASSERT_NE(m.handle, h);
+          ASSERT_EQ(std::count(gone.begin(), gone.end(), h), 0);
+          known[next++] = {h, pages};
+          break;
+        }
+        case 1: {
+          if (known.empty()) break;
+          auto &[number, m] = *any();
+          ASSERT_EQ(cuMemRelease(m.handle),
+                    m.held != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+          if (m.held == 0) break;
+          --m.held;
+          drop_if_unused(number);
+          break;
+        }
+        case 2:
+        case 3: {
+          if (known.empty()) break;
+          auto &[number, m] = *any();
+          bool fits = m.held != 0 && place + m.pages <= places;
+          for (const auto &[begin, of] : mapped)
+            fits = fits && (begin + of.second <= place || begin >= place + m.pages);
+          ASSERT_EQ(cuMemMap(at + place * kPage, m.pages * kPage, 0, m.handle, 0),
+                    fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+          if (!fits) break;
+          mapped[place] = {number, m.pages};
+          ++m.mapped;
+          break;
+        }
+        case 4: {
+          const std::size_t pages = 1 + draw(5);
+          std::size_t reached = place;
+          std::vector<std::size_t> numbers;
+          while (reached < place + pages && mapped.contains(reached)) {
+            numbers.push_back(mapped[reached].first);
+            reached += mapped[reached].second;
+          }
+          const bool whole = reached == place + pages;
+          ASSERT_EQ(cuMemUnmap(at + place * kPage, pages * kPage),
+                    whole ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+          if (!whole) break;
+          mapped.erase(mapped.lower_bound(place), mapped.lower_bound(reached));
+          for (const std::size_t number : numbers) {
+            --known.at(number).mapped;
+            drop_if_unused(number);
+          }
+          break;
+        }
+        default: {
+          const auto behind = mapped.upper_bound(place);
+          const bool there = behind != mapped.begin() &&
+                             std::prev(behind)->first + std::prev(behind)->second.second > place;
+          CUmemGenericAllocationHandle h = 0;
+          ASSERT_EQ(cuMemRetainAllocationHandle(&h, reinterpret_cast<void *>(at + place * kPage)),
+                    there ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+          if (!there) break;
+          memory &m = known.at(std::prev(behind)->second.first);
+          ASSERT_EQ(h, m.handle);
+          ++m.held;
+        }
+      }
+      if (!gone.empty()) {
+        ASSERT_EQ(cuMemRelease(gone[draw(gone.size())]), CUDA_ERROR_INVALID_VALUE);
+      }
+      if (gone.size() > 50) gone.erase(gone.begin());
+      std::size_t pages = 0;
+      for (const auto &[number, m] : known) pages += m.pages;
+      ASSERT_EQ(numbers().physical_bytes, pages * kPage);
+      ASSERT_EQ(numbers().live_mappings, mapped.size());
+    }
+  }
 }
 
 }  // namespace
