@@ -45,8 +45,8 @@ class context_guard {
  private:
   const driver &driver_;
   bool pushed_ = false;
-  context_handle scope_ =
-      nullptr;  // pushed: of the context_scope around, which does not count inside
+  // If pushed: that of the context_scope around, which does not count inside.
+  context_handle scope_ = nullptr;
   status entered_;
 };
 

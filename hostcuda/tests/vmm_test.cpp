@@ -407,8 +407,7 @@ TEST_F(vmm, MatchesAModelInAnyOrderOfCalls) {
         case 1: {
           if (known.empty()) break;
           auto &[number, m] = *any();
-          ASSERT_EQ(cuMemRelease(m.handle),
-                    m.held != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+          ASSERT_EQ(cuMemRelease(m.handle), m.held != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
           if (m.held == 0) break;
           --m.held;
           drop_if_unused(number);
