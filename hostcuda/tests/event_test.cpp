@@ -114,5 +114,48 @@ TEST_F(event_test, RefusesBadInput) {
             CUDA_ERROR_INVALID_VALUE);
 }
 
+// A recording that is done is written over by the next one: never one that another thread looks at, or that
+// a stream waits for.
+TEST_F(event_test, ThreadsRecordWaitAndAskAtOnce) {
+  constexpr int threads = 4, rounds = 500;
+  const CUevent shared[2] = {make_event(CU_EVENT_DEFAULT), make_event(CU_EVENT_DEFAULT)};
+  std::vector<std::thread> all;
+  for (int t = 0; t < threads; ++t) {
+    all.emplace_back([&, t] {
+      ASSERT_EQ(cuCtxSetCurrent(ctx_), CUDA_SUCCESS);
+      const CUstream a = make_stream(), b = make_stream();
+      const CUevent own = make_event();
+      std::atomic<int> ran{0};
+      const auto count = [](void *n) { ++*static_cast<std::atomic<int> *>(n); };
+      for (int i = 0; i < rounds; ++i) {
+        ASSERT_EQ(cuLaunchHostFunc(a, count, &ran), CUDA_SUCCESS);
+        ASSERT_EQ(cuEventRecord(own, a), CUDA_SUCCESS);
+        ASSERT_EQ(cuEventRecord(shared[(i + t) % 2], i % 3 == 0 ? a : b), CUDA_SUCCESS);
+        ASSERT_EQ(cuStreamWaitEvent(b, own, 0), CUDA_SUCCESS);
+        ASSERT_EQ(cuStreamWaitEvent(b, shared[i % 2], 0), CUDA_SUCCESS);
+        float ms = 0;
+        const CUresult r = cuEventElapsedTime(&ms, shared[0], shared[1]);
+        ASSERT_TRUE(r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY ||
+                    r == CUDA_ERROR_INVALID_HANDLE)
+            << r;
+        const CUresult q = cuEventQuery(shared[i % 2]);
+        ASSERT_TRUE(q == CUDA_SUCCESS || q == CUDA_ERROR_NOT_READY) << q;
+        if (i % 4 == 0) {
+          ASSERT_EQ(cuEventSynchronize(own), CUDA_SUCCESS);
+          ASSERT_EQ(ran, i + 1);
+        } else if (i % 4 == 1) {
+          ASSERT_EQ(cuStreamSynchronize(b), CUDA_SUCCESS);
+          ASSERT_EQ(ran, i + 1);
+        } else if (i % 4 == 2) {
+          ASSERT_EQ(cuEventSynchronize(shared[(i + 1) % 2]), CUDA_SUCCESS);
+        }
+      }
+      ASSERT_EQ(cuStreamSynchronize(a), CUDA_SUCCESS);
+      ASSERT_EQ(cuStreamSynchronize(b), CUDA_SUCCESS);
+    });
+  }
+  for (std::thread &t : all) t.join();
+}
+
 }  // namespace
 }  // namespace hostcuda_tests

@@ -364,5 +364,51 @@ TEST_F(page_pool_test, refuses_more_than_the_device_has_before_it_creates_a_page
   EXPECT_TRUE(pages.empty());
 }
 
+// Pages are counted once for all of an acquire: also where it fails in the middle, beside others.
+TEST_F(page_pool_test, counts_agree_when_threads_acquire_under_a_limit_and_calls_fail) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  page_pool_options options;
+  options.limit = 12 * page();
+  options.keep_free = 3 * page();
+  const auto pool = make_pool(options);
+  const std::size_t before = dev().space().stats().physical.bytes();
+  std::atomic<bool> stop{false};
+  std::thread failing([&] {
+    while (!stop) {
+      testing::hostcuda_control::fail("cuMemCreate", 3, CUDA_ERROR_OUT_OF_MEMORY);
+      std::this_thread::yield();
+    }
+  });
+  std::atomic<int> served{0};
+  const auto work = [&](std::size_t first) {
+    for (std::size_t i = 0; i < 400; ++i) {
+      std::vector<page_ptr> pages;
+      const status s = pool->acquire(1 + (first + i) % 7, pages);
+      if (s) ++served;
+      EXPECT_EQ(pages.size(), s ? 1 + (first + i) % 7 : 0);
+      EXPECT_LE(pool->stats().created.bytes(), options.limit);
+      if (i % 16 == 0) {
+        EXPECT_TRUE(pool->trim(0));
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (const std::size_t t : {0u, 2u, 4u}) threads.emplace_back(work, t);
+  for (std::thread &t : threads) t.join();
+  stop = true;
+  failing.join();
+  testing::hostcuda_control::stop_failing("cuMemCreate");
+  EXPECT_GT(served, 0);
+  ASSERT_TRUE(pool->trim(0));
+  const page_pool_stats now = pool->stats();
+  EXPECT_EQ(now.created.bytes(), 0u);
+  EXPECT_EQ(now.pages_created, now.pages_released);
+  EXPECT_LE(now.peak.bytes(), options.limit);
+  EXPECT_EQ(dev().space().stats().physical.bytes(), before);
+  std::vector<page_ptr> all;
+  EXPECT_TRUE(pool->acquire(12, all)) << "nothing of the limit is lost";
+  EXPECT_FALSE(pool->acquire(1, all));
+}
+
 }  // namespace
 }  // namespace stillmap
