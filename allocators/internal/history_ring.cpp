@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "stillmap/vmm/context.h"
+
 #if __has_include(<execinfo.h>)
 #include <execinfo.h>
 #define STILLMAP_HAS_BACKTRACE 1
@@ -117,8 +119,14 @@ call_stack history_ring::capture() const {
   return out;
 }
 
+// Whether the observer wants more events.
+bool history_ring::tell(const history_event &e) {
+  const outside_scopes callback;
+  return observer_->on_event(e);
+}
+
 void history_ring::push(history_event e, const call_stack *stack) {
-  if (watched_.load(std::memory_order_relaxed) && !observer_->on_event(e)) {
+  if (watched_.load(std::memory_order_relaxed) && !tell(e)) {
     const std::lock_guard lock(lock_);
     watched_ = false;
     update();

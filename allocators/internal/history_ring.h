@@ -62,6 +62,7 @@ class history_ring {
     std::uint64_t epoch_ns = 0;  // steady clock to nanoseconds since 1970
   };
 
+  bool tell(const history_event &e);
   void update() {
     on_.store(recording_ || watched_ || requests_ || held_, std::memory_order_relaxed);
   }
