@@ -15,7 +15,7 @@ tools/replay_table.py [options] [TRACE...]        default: all of bench/traces/ 
   --markdown         as a Markdown table
   --json FILE        the figures too, as JSON
   --promises         instead of a table: measure `stillmap` beside its peers and say, trace by trace, which
-                     of the promises of docs/allocator.md hold
+                     of the promises of docs/allocator.md#what-it-promises hold
   --verify           instead of measuring: check the content of every block on hostcuda with its
                      strict oracle, with twice the peak of live bytes, at 1.02 times the peak and
                      at the least capacity; only `stillmap` unless --allocators says otherwise

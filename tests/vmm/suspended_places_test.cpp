@@ -4,6 +4,7 @@
 
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/remap.h"
+#include "stillmap/vmm/reservation.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/stream_gate.h"
 
