@@ -408,8 +408,8 @@ class arena {
   block_table blocks_;
   using use_map = std::unordered_map<std::uint64_t, pending_block>;
   use_map uses_;  // by address
-  std::vector<use_map::node_type>
-      spare_uses_;  // of blocks that are free again, with room for a use
+  // Of blocks that are free again, each with room for a use.
+  std::vector<use_map::node_type> spare_uses_;
   std::vector<std::unique_ptr<slab>> all_slabs_;
   std::vector<slab *> spare_slabs_;
 };

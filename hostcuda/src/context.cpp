@@ -18,16 +18,6 @@ struct thread_stack {
   std::vector<current_entry> contexts;
 };
 
-// Inline, because every driver call looks at it.
-inline std::vector<current_entry> &stack_of_thread() {
-  auto &s = thread_owned<thread_stack>();
-  if (s.epoch != epoch) {
-    s.contexts.clear();
-    s.epoch = epoch;
-  }
-  return s.contexts;
-}
-
 }  // namespace
 
 context_table &all_contexts() {
@@ -36,7 +26,12 @@ context_table &all_contexts() {
 }
 
 std::vector<current_entry> &context_stack() {
-  return stack_of_thread();
+  auto &s = thread_owned<thread_stack>();
+  if (s.epoch != epoch) {
+    s.contexts.clear();
+    s.epoch = epoch;
+  }
+  return s.contexts;
 }
 
 context *make_context(CUdevice device, unsigned flags, bool primary) {
@@ -55,7 +50,7 @@ context *make_context(CUdevice device, unsigned flags, bool primary) {
 }
 
 current_entry current_entry_of_thread() {
-  const auto &contexts = stack_of_thread();
+  const auto &contexts = context_stack();
   return contexts.empty() ? current_entry{} : contexts.back();
 }
 

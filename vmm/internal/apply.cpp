@@ -70,6 +70,11 @@ class remap {
     return make_error(errc::invalid_argument, "remap", why, at.value(), limit, error_unit::address);
   }
 
+  static tl::unexpected<error> is_suspended(device_address at) {
+    return make_error(errc::busy, "remap", "memory in the range is suspended", at.value(), 0,
+                      error_unit::address);
+  }
+
   // ---- plan against ledger; no driver ----------------------------------------------------------
 
   status check_locked() {
@@ -157,10 +162,7 @@ class remap {
     for (auto it = space_.lower_locked(next);
          it != space_.mappings_.end() && it->first == next.value() && next < range.end(); ++it) {
       const auto &e = it->second;
-      if (e.suspended_by != 0) {
-        return make_error(errc::busy, "remap", "memory in the range is suspended", next.value(), 0,
-                          error_unit::address);
-      }
+      if (e.suspended_by != 0) return is_suspended(next);
       if (e.retiring) return no("a mapping in the range is retiring", next);
       STILLMAP_RETURN_IF_ERROR(
           arrive_locked(at + (next - range.begin), e.backing, plan_.access_.front(), 0));
@@ -192,10 +194,7 @@ class remap {
       const virtual_range range = it->second.range;
       if (!r.contains(range)) return no("the range cuts a mapping", range.begin);
       if (it->second.suspended_by != 0) {
-        if (why != purpose::unmap) {
-          return make_error(errc::busy, "remap", "memory in the range is suspended",
-                            range.begin.value(), 0, error_unit::address);
-        }
+        if (why != purpose::unmap) return is_suspended(range.begin);
         forgotten_.push_back(range);
         found += range.bytes;
         continue;

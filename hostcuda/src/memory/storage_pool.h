@@ -1,6 +1,7 @@
 // Storage of the registry's many small objects of one type, in blocks. What is given back serves the next
 // one, and nothing returns to the host. Under AddressSanitizer each object has its own, so that a use after
-// its end is found. Requires the_memory().mutex.
+// its end is found. std::pmr::unsynchronized_pool_resource takes some 180 instructions for each object and
+// its end, as malloc does, which is a fifth of a cuMemMap. Requires the_memory().mutex.
 #pragma once
 
 #include <cstddef>
