@@ -251,7 +251,7 @@ allocator_core::~allocator_core() {
     bool searched = false;
     if (locked != nullptr) {
       const std::lock_guard lock(locked->lock, std::adopt_lock);
-      searched = locked->stream == s && locked->counted().pending_free == 0;
+      searched = locked->stream == s && locked->searches_before_reclaim();
       if (searched) {
         void *const block = locked->allocate_not_reused(request_for(bytes, allocation_granule));
         if (block != nullptr) return block;
@@ -288,7 +288,7 @@ allocator_core::~allocator_core() {
   if (a != nullptr) {
     const std::lock_guard lock(a->lock);
     pending = a->counted().pending_free != 0;
-    if (a->stream == s && !pending && !searched) block = a->allocate(r);
+    if (a->stream == s && !searched && a->searches_before_reclaim()) block = a->allocate(r);
   }
   if (*block == nullptr) {
     std::unique_lock growing(growth_mutex_);

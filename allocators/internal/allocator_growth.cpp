@@ -23,6 +23,9 @@ constexpr std::uint64_t arenas_with_ample_addresses = 8;
 constexpr std::size_t first_reservation = std::size_t{64} << 20;  // of the arenas after those
 // Memory is all but used up where less than this part of it is left.
 constexpr std::size_t little_left = 400;
+// Free memory, by the peak of live bytes, beyond which pages are moved whatever has moved before: of a
+// program that does not repeat itself, and of a loop on several streams.
+constexpr double most_tolerated = 0.8, most_of_loops = 64;
 // The limit on retries, for a callback that always returns true.
 constexpr int callback_rounds = 16;
 
@@ -30,16 +33,19 @@ constexpr int callback_rounds = 16;
 // moves free ones. Within the stream of a program that repeats itself, moved pages are recalled
 // without a driver call, so hardly any is tolerated. Elsewhere moves bring no rest: what is tolerated
 // grows with what has moved: nothing more until a quarter of the peak has, a quarter of the peak after
-// half of it, all of it after three quarters. So a loop that is not yet known as one holds little, and what
-// never repeats comes to rest with what its fragments need.
+// half of it, four fifths after three quarters. A program that never repeats gets no more: with that, it
+// moves few pages. A loop on several streams, whose peaks come at different times, may need more. So a
+// loop that is not yet known as one holds little, and what never repeats comes to rest with what its
+// fragments need.
 std::size_t tolerated(std::size_t live_peak, std::size_t arenas, bool repeats, std::size_t moved,
                       std::size_t page) {
   std::size_t share = live_peak / 16;
   if (live_peak >= 2 * GiB && arenas == 1) share = repeats ? 0 : live_peak / 40;
   if (arenas != 1 || !repeats) {
     const double peak = static_cast<double>(std::max(live_peak, page));
-    const double part = std::clamp(2 * (static_cast<double>(moved) / peak - 0.25), 0.0, 8.0);
-    share += static_cast<std::size_t>(part * part * peak);
+    const double part = std::max(2 * (static_cast<double>(moved) / peak - 0.25), 0.0);
+    const double most = repeats ? most_of_loops : most_tolerated;
+    share += static_cast<std::size_t>(std::min(part * part, most) * peak);
   }
   return std::max(share, 2 * page);
 }

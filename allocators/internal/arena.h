@@ -175,6 +175,11 @@ class arena {
   void pack();
   void unpack() { packed_ = false; }
   bool packed() const { return packed_; }
+  // Whether a request is served from free memory before it is asked which pending blocks are free. A
+  // packed arena may: where its blocks lie depends on history anyway. Blocks held back cost events.
+  bool searches_before_reclaim() const {
+    return pending_blocks_ == 0 || (packed_ && pending_blocks_ <= most_unasked);
+  }
   // Flushes, then allocates with a search of all free memory of the zones. `whole`: do not use a slab.
   // May run out.
   void *allocate_best_fit(const block_request &r, bool whole, search_in where);
@@ -407,7 +412,9 @@ class arena {
   const bool in_chunks_;
   block_table blocks_;
   using use_map = std::unordered_map<std::uint64_t, pending_block>;
-  use_map uses_;  // by address
+  use_map uses_;                    // by address
+  std::size_t pending_blocks_ = 0;  // of these, blocks that are freed
+  static constexpr std::size_t most_unasked = 256;
   // Of blocks that are free again, each with room for a use.
   std::vector<use_map::node_type> spare_uses_;
   std::vector<std::unique_ptr<slab>> all_slabs_;

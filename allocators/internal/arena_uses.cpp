@@ -52,6 +52,7 @@ pending_block &arena::defer_free(std::uint64_t address) {
   const block_ref block = blocks_.find(address);
   pending_block &b = uses_.find(address)->second;
   b.freed = true;
+  ++pending_blocks_;
   if (block.in_slab()) {
     slab &s = *block.as_slab();
     count_free(s.block_bytes, s.slack[block.index()]);
@@ -68,6 +69,7 @@ pending_block &arena::defer_free(std::uint64_t address) {
 void arena::complete_free(std::uint64_t address) {
   const block_ref block = blocks_.find(address);
   use_map::node_type done = uses_.extract(address);
+  --pending_blocks_;
   done.mapped().uses.clear();
   done.mapped().freed = false;
   if (spare_uses_.size() < spare_uses_.capacity()) spare_uses_.push_back(std::move(done));

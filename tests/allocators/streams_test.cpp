@@ -74,6 +74,47 @@ TEST_F(streams, a_block_used_elsewhere_waits_until_that_has_passed) {
   }
 }
 
+// Regression: each request that no cached block served asked for them, also while other memory was free.
+TEST_F(streams, free_memory_is_searched_before_pending_blocks_are_asked_for) {
+  const stream s = make_stream(), t = make_stream();
+  const auto made = caching_allocator::create(dev());
+  caching_allocator &heap = **made;
+  const auto first = heap.allocate(8 * page(), s), used = heap.allocate(8 * page(), s);
+  ASSERT_TRUE(first && used);
+  ASSERT_TRUE(heap.free(*first));
+  ASSERT_TRUE(heap.record_use(*used, t));
+  ASSERT_TRUE(heap.free(*used));
+  const driver_counts before = counts();
+  ASSERT_TRUE(heap.allocate(4 * page(), s));
+  EXPECT_EQ((counts() - before).total(), 0u);
+  EXPECT_EQ(heap.stats().total.pending_free, 8 * page());
+  const std::size_t committed = heap.stats().total.committed;
+  ASSERT_TRUE(heap.allocate(8 * page(), s));
+  EXPECT_EQ(heap.stats().total.committed, committed) << "they are asked for before memory grows";
+  EXPECT_EQ(heap.stats().total.pending_free, 0u);
+}
+
+// However much is free: each of them costs an event.
+TEST_F(streams, only_so_many_pending_blocks_are_left_unasked) {
+  const stream s = make_stream(), t = make_stream();
+  const auto made = caching_allocator::create(dev());
+  caching_allocator &heap = **made;
+  const auto ample = heap.allocate(64 * page(), s);
+  ASSERT_TRUE(ample);
+  std::vector<void *> blocks;
+  for (int i = 0; i < 257; ++i) {
+    const auto block = heap.allocate(12_KiB, s);
+    ASSERT_TRUE(block);
+    ASSERT_TRUE(heap.record_use(*block, t));
+    blocks.push_back(*block);
+  }
+  ASSERT_TRUE(heap.free(*ample));
+  for (void *const block : blocks) ASSERT_TRUE(heap.free(block));
+  ASSERT_GT(heap.stats().total.pending_free, 0u);
+  ASSERT_TRUE(heap.allocate(2 * page(), s));
+  EXPECT_EQ(heap.stats().total.pending_free, 0u);
+}
+
 TEST_F(streams, freeing_on_another_stream_waits_for_that_one) {
   const stream s = make_stream(), t = make_stream();
   checked_heap h(dev());
