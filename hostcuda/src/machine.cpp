@@ -125,6 +125,7 @@ std::string describe(const settings &s) {
   if (s.keep != host_memory() / 8) o << ",keep=" << s.keep;
   if (s.skip_kernels) o << ",kernels=skip";
   if (s.vmm_in_capture) o << ",vmm_in_capture=allow";
+  if (s.reuse_stream_handles) o << ",stream_handles=reuse";
   if (s.log_unsupported) o << ",log=unsupported";
   if (!s.costs_file.empty()) o << ",costs=" << s.costs_file;
   return o.str();
@@ -173,6 +174,10 @@ bool apply(const std::string &key, const std::string &value, settings *out) {
   if (key == "vmm_in_capture") {
     out->vmm_in_capture = value == "allow";
     return value == "allow" || value == "refuse";
+  }
+  if (key == "stream_handles") {
+    out->reuse_stream_handles = value == "reuse";
+    return value == "reuse" || value == "new";
   }
   if (key == "log") {
     out->log_unsupported = value == "unsupported";

@@ -96,6 +96,34 @@ TEST_F(stream_test, ABriefCopyInASeededScheduleIsQueued) {
   EXPECT_EQ(cuMemFreeHost(pinned), CUDA_SUCCESS);
 }
 
+TEST_F(stream_test, AHandleIsReusedWhileItsFirstStreamHasWork) {
+  start("stream_handles=reuse");
+  const CUstream gate = make_stream(), s = make_stream();
+  CUevent opened = nullptr;
+  ASSERT_EQ(cuEventCreate(&opened, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  ASSERT_EQ(hostcuda_hold(gate), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(opened, gate), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamWaitEvent(s, opened, 0), CUDA_SUCCESS);
+  journal j;
+  note n{&j, 1};
+  ASSERT_EQ(cuLaunchHostFunc(s, write_note, &n), CUDA_SUCCESS);
+  unsigned long long first = 0, second = 0;
+  ASSERT_EQ(cuStreamGetId(s, &first), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamDestroy(s), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamQuery(s), CUDA_ERROR_INVALID_HANDLE);
+  const CUstream t = make_stream();
+  EXPECT_EQ(t, s);
+  ASSERT_EQ(cuStreamGetId(t, &second), CUDA_SUCCESS);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(cuStreamQuery(t), CUDA_SUCCESS) << "it has none of the other's work";
+  EXPECT_TRUE(j.order.empty());
+  ASSERT_EQ(hostcuda_release(gate), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(j.order.size(), 1U);
+  ASSERT_EQ(cuStreamDestroy(t), CUDA_SUCCESS);
+  EXPECT_EQ(hostcuda_reset("stream_handles=old"), CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_F(stream_test, DestroyLetsQueuedWorkFinishAndKillsTheHandle) {
   const CUstream s = make_stream();
   journal j;

@@ -93,6 +93,7 @@ struct engine {
   std::unordered_map<CUgraph, std::shared_ptr<graph>> graphs;
   std::unordered_set<const graph_node *> graph_nodes;  // that the program can name
   std::unordered_map<CUgraphExec, std::shared_ptr<graph_exec>> graph_execs;
+  std::vector<CUstream> destroyed_handles;         // to be given out again: stream_handles=reuse
   std::vector<std::shared_ptr<capture>> captures;  // begun and not ended
   std::unordered_map<context *, execution *> contexts;
   std::vector<std::shared_ptr<stream>> active;  // the streams of all contexts, in order of creation

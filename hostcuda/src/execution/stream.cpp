@@ -26,6 +26,7 @@ void destroy_stream(const std::shared_ptr<stream> &s) {
   auto &e = the_engine();
   if (s->cap) leave_capture(s);
   e.streams.erase(s->handle);
+  if (current_settings().reuse_stream_handles) e.destroyed_handles.push_back(s->handle);
   counters().live_streams.fetch_sub(1);
   // Queued work still runs; the stream is removed afterwards. Ends a hold, because the handle is
   // dead.
@@ -37,6 +38,15 @@ void destroy_stream(const std::shared_ptr<stream> &s) {
   } else {
     rouse(s);
   }
+}
+
+// Requires the engine's lock.
+CUstream take_stream_handle() {
+  auto &destroyed = the_engine().destroyed_handles;
+  if (destroyed.empty()) return new_handle<CUstream>(1);
+  const CUstream again = destroyed.back();
+  destroyed.pop_back();
+  return again;
 }
 
 CUresult destroy_stream(CUstream handle) {
@@ -184,7 +194,7 @@ CUresult create_stream(const current_entry &where, CUstream *out, unsigned flags
   engine_lock lock(e.mu);
   const auto exec = e.contexts.find(where.ctx);
   if (exec == e.contexts.end()) return CUDA_ERROR_INVALID_CONTEXT;
-  const auto handle = new_handle<CUstream>(1);
+  const auto handle = take_stream_handle();
   const auto s = make_stream(*exec->second, handle, (flags & CU_STREAM_NON_BLOCKING) == 0);
   s->green = where.green;
   // Higher priorities are lower numbers.

@@ -186,6 +186,7 @@ void reset_execution() {
     e.active.clear();
     e.streams.clear();
     e.orphans.clear();
+    e.destroyed_handles.clear();
     e.captures.clear();
     e.graph_nodes.clear();
     graphs.swap(e.graphs);
