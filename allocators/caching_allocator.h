@@ -81,11 +81,15 @@ class caching_allocator {
 
   // No more work that uses this allocator's memory is queued on `s`, which may now be destroyed, at
   // once and with work still queued. Its blocks stay allocated until they are freed. Its free memory,
-  // and what is freed later, serves the next new stream, or any, behind the work queued so far.
+  // and what is freed later, serves the next new stream, or any, behind the work queued so far. So does
+  // memory of other streams that record_use, or release_pool, says is used on `s`; a new stream with the
+  // same handle is another one.
+  // Requires: no other thread frees a block that was used on `s` meanwhile.
   // Ensures: failure: nothing changed.
   // Errors:  busy (the stream allocates to a private pool: value is the id), not_supported (it is
   //          capturing, or the process was forked), the driver's.
-  // Cost:    one event; no driver call for a stream that the allocator does not know.
+  // Cost:    one event; no driver call for a stream that the allocator does not know. Looks at each block
+  //          that record_use was called for and that is not free yet.
   status forget_stream(stream_ref s);
 
   // ---- private pools: memory for the capture of CUDA graphs ----

@@ -24,6 +24,7 @@
 #include "stillmap/allocators/internal/history_ring.h"
 #include "stillmap/allocators/internal/private_pools.h"
 #include "stillmap/allocators/internal/stream_directory.h"
+#include "stillmap/allocators/internal/stream_progress.h"
 #include "stillmap/allocators/internal/suspension_hold.h"
 #include "stillmap/allocators/trace/internal/trace_recorder.h"
 #include "stillmap/vmm/internal/host_memory.h"
@@ -259,6 +260,7 @@ class allocator_core {
   std::vector<std::shared_ptr<page_pool>> foreign_pools_;
   // Written under growth_mutex_, read by any thread.
   std::atomic<std::uint64_t> recorded_uses_{0};  // see stream_use
+  stream_progress progress_;                     // under growth_mutex_
   std::atomic<std::size_t> live_peak_{0};
   // Since reset_peaks().
   std::atomic<std::size_t> reported_live_peak_{0}, reported_committed_peak_{0};

@@ -25,7 +25,7 @@ constexpr std::size_t first_reservation = std::size_t{64} << 20;  // of the aren
 constexpr std::size_t little_left = 400;
 // Free memory, by the peak of live bytes, beyond which pages are moved whatever has moved before: of a
 // program that does not repeat itself, and of a loop on several streams.
-constexpr double most_tolerated = 0.8, most_of_loops = 64;
+constexpr double most_tolerated = 0.75, most_of_loops = 64;
 // The limit on retries, for a callback that always returns true.
 constexpr int callback_rounds = 16;
 
@@ -33,7 +33,7 @@ constexpr int callback_rounds = 16;
 // moves free ones. Within the stream of a program that repeats itself, moved pages are recalled
 // without a driver call, so hardly any is tolerated. Elsewhere moves bring no rest: what is tolerated
 // grows with what has moved: nothing more until a quarter of the peak has, a quarter of the peak after
-// half of it, four fifths after three quarters. A program that never repeats gets no more: with that, it
+// half of it, three quarters after two thirds. A program that never repeats gets no more: with that, it
 // moves few pages. A loop on several streams, whose peaks come at different times, may need more. So a
 // loop that is not yet known as one holds little, and what never repeats comes to rest with what its
 // fragments need.

@@ -6,7 +6,7 @@ namespace stillmap {
 namespace {
 
 void add_use(std::vector<stream_use> &uses, stream_ref s) {
-  const auto same = [&](const stream_use &u) { return u.stream == s; };
+  const auto same = [&](const stream_use &u) { return u.is_on(s); };
   if (std::none_of(uses.begin(), uses.end(), same)) uses.push_back({.stream = s});
 }
 

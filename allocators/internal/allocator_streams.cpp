@@ -85,7 +85,14 @@ status allocator_core::forget_stream(stream_ref named) {
     return make_error(errc::busy, op, "the stream allocates to a private pool", pool->id);
   }
   const auto of_stream = [&](const auto &a) { return !a->ended && a->stream == s; };
-  if (std::none_of(arenas_.begin(), arenas_.end(), of_stream)) return {};
+  const auto knows_stream = [&](const auto &a) {
+    if (of_stream(a) || a->pending.has_uses_on(s)) return true;
+    const std::lock_guard lock(a->lock);
+    return a->has_uses_on(s);
+  };
+  bool known = std::any_of(arenas_.begin(), arenas_.end(), knows_stream);
+  pools_.each_use([&](const stream_use &u) { known = known || u.is_on(s); });
+  if (!known) return {};
   const relaxed_capture_mode relaxed(device_.driver());
   STILLMAP_RETURN_IF_ERROR(relaxed.entered());
   const auto last_work = fence::after(device_, named);
@@ -99,6 +106,15 @@ status allocator_core::forget_stream(stream_ref named) {
     if (of_stream(a)) ending.emplace_back(a.get(), *last_work);
   }
   for (auto &[a, after] : ending) end(*a, std::move(after));
+  const std::uint64_t number = ++recorded_uses_;
+  for (const auto &a : arenas_) {
+    a->pending.forget(s, number, *last_work);
+    const std::lock_guard lock(a->lock);
+    a->forget_uses(s, number, *last_work);
+  }
+  pools_.each_use([&](stream_use &u) {
+    if (u.is_on(s)) u.forget(number, *last_work);
+  });
   return {};
 }
 
@@ -200,6 +216,7 @@ result<bool> allocator_core::has_passed(fence &idle, bool wait) {
 // A fence that cannot be queried became part of a graph: a capture began meanwhile. Where the stream
 // was destroyed before an event could be recorded, the host waits for the device.
 bool allocator_core::has_passed(stream_use &u, waiting_for wait) noexcept {
+  if (progress_.covers(u)) return true;
   if (const status s = record(u); !s) {
     if (wait == waiting_for::nothing || !says_destroyed(s.error()) || !check_no_capture())
       return false;
@@ -209,7 +226,8 @@ bool allocator_core::has_passed(stream_use &u, waiting_for wait) noexcept {
     return u.recorded;
   }
   const auto past = has_passed(u.idle, wait == waiting_for::everything);
-  u.recorded = past.has_value();
+  u.recorded = past.has_value() || u.forgotten != 0;
+  if (past && *past) progress_.note(u);
   return past && *past;
 }
 

@@ -125,6 +125,10 @@ class arena {
   bool record_use(std::uint64_t address, stream_ref other);
   // Counts the block as freed; its memory waits. Requires: free() returned needs_event.
   pending_block &defer_free(std::uint64_t address);
+  // Whether blocks are used on `s`, and the same as stream_use::forget for these uses; freed blocks in
+  // `pending` are not concerned.
+  bool has_uses_on(stream_ref s);
+  void forget_uses(stream_ref s, std::uint64_t number, const fence &last_work);
   // Makes the memory of a pending block free.
   void complete_free(std::uint64_t address);
 
@@ -176,9 +180,11 @@ class arena {
   void unpack() { packed_ = false; }
   bool packed() const { return packed_; }
   // Whether a request is served from free memory before it is asked which pending blocks are free. A
-  // packed arena may: where its blocks lie depends on history anyway. Blocks held back cost events.
+  // packed arena may: where its blocks lie depends on history anyway. Blocks that are held back cost
+  // events, and memory.
   bool searches_before_reclaim() const {
-    return pending_blocks_ == 0 || (packed_ && pending_blocks_ <= most_unasked);
+    return pending_blocks_ == 0 || (packed_ && pending_blocks_ <= most_unasked &&
+                                    counters_.pending_free <= counters_.live / 16);
   }
   // Flushes, then allocates with a search of all free memory of the zones. `whole`: do not use a slab.
   // May run out.
@@ -384,6 +390,8 @@ class arena {
   void enter_in_table_or_cache(extent &s);
   void expect_slab(std::size_t bytes);
   void add_use(std::uint64_t address, stream_ref other);
+  template <class Act>
+  void each_use_on(stream_ref s, Act act);
   void remember_placement(extent *s) noexcept;
   void forget_placements();
   bool unused(const chunk &c);

@@ -29,7 +29,7 @@ void arena::add_use(std::uint64_t address, stream_ref other) {
   const auto known = uses_.find(address);
   if (known != uses_.end()) {
     std::vector<stream_use> &uses = known->second.uses;
-    const auto same = [&](const stream_use &u) { return u.stream == other; };
+    const auto same = [&](const stream_use &u) { return u.is_on(other); };
     if (std::none_of(uses.begin(), uses.end(), same)) uses.push_back({.stream = other});
     return;
   }
@@ -64,6 +64,31 @@ pending_block &arena::defer_free(std::uint64_t address) {
     counters_.pending_free += s.bytes;
   }
   return b;
+}
+
+// Calls act(use) for each use on `s` that is in no queue. A block that another thread is freeing is left
+// to it.
+template <class Act>
+void arena::each_use_on(stream_ref s, Act act) {
+  const auto of_block = [&](pending_block &b) {
+    for (stream_use &u : b.uses) {
+      if (u.is_on(s)) act(u);
+    }
+  };
+  for (auto &[address, b] : uses_) {
+    if (!b.freed) of_block(b);
+  }
+  deferred.each(of_block);
+}
+
+bool arena::has_uses_on(stream_ref s) {
+  bool any = false;
+  each_use_on(s, [&](const stream_use &) { any = true; });
+  return any;
+}
+
+void arena::forget_uses(stream_ref s, std::uint64_t number, const fence &last_work) {
+  each_use_on(s, [&](stream_use &u) { u.forget(number, last_work); });
 }
 
 void arena::complete_free(std::uint64_t address) {

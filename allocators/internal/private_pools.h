@@ -48,6 +48,13 @@ class private_pools {
     }
     return nullptr;
   }
+  // Calls act(use) for each use of a pool's memory on a stream.
+  template <class Act>
+  void each_use(Act act) {
+    for (pool &p : all_) {
+      for (stream_use &u : p.uses) act(u);
+    }
+  }
   // Calls gone(pool) for each released pool, and forgets those for which it returns true.
   template <class Gone>
   void each_released(Gone gone) {

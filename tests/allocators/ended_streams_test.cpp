@@ -4,7 +4,10 @@
 
 #include <chrono>
 #include <optional>
+#include <random>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "tests/allocators/checked_heap.h"
 #include "tests/support/buffer_test.h"
@@ -191,6 +194,175 @@ TEST_F(ended_streams, blocks_outlive_their_stream) {
   EXPECT_EQ(h.heap().stats().total.committed, 0u);
 }
 
+// A new stream has the handle of a stream that was forgotten while its work was queued.
+class reused_handle : public ended_streams {
+ protected:
+  void SetUp() override {
+    ended_streams::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    STILLMAP_NEEDS_HOSTCUDA();
+    restart_as((testing::hostcuda_control::config() + ",stream_handles=reuse").c_str());
+  }
+  // Uses blocks on a stream, behind `gate`, and forgets and destroys it. Returns the next one.
+  template <class AfterUse>
+  stream use_and_forget(checked_heap &h, const stream &gate, std::initializer_list<void *> blocks,
+                        AfterUse after_use) {
+    std::optional<stream> ending = make_stream();
+    hold_behind(gate, *ending);
+    for (void *const block : blocks) EXPECT_TRUE(h.use_on(block, *ending));
+    after_use(*ending);
+    EXPECT_TRUE(h.heap().forget_stream(*ending));
+    const stream_handle handle = ending->get();
+    ending.reset();
+    stream next = make_stream();
+    EXPECT_EQ(next.get(), handle);
+    return next;
+  }
+};
+
+// Regression: its events were taken for later ones of the forgotten stream, whose work they then seemed
+// to come after.
+TEST_F(reused_handle, does_not_end_the_work_of_the_stream_that_had_it) {
+  checked_heap h(dev());
+  const stream s = make_stream(), gate = make_stream();
+  const auto used = h.allocate(8 * page(), s), other = h.allocate(page(), s);
+  ASSERT_TRUE(used && other);
+  const stream next =
+      use_and_forget(h, gate, {*used}, [&](stream_ref) { ASSERT_TRUE(h.free(*used)); });
+  ASSERT_TRUE(h.use_on(*other, next));
+  ASSERT_TRUE(h.free(*other));
+  ASSERT_TRUE(next.synchronize());
+  ASSERT_TRUE(h.allocate(8 * page(), s));
+  EXPECT_GE(h.heap().stats().total.pending_free, 8 * page());
+  release(gate.get());
+  h.settle();
+  EXPECT_EQ(h.wrong(), "");
+  EXPECT_EQ(h.disagreement(), "");
+  ASSERT_TRUE(h.heap().empty_cache());
+  EXPECT_EQ(h.heap().stats().total.pending_free, 0u);
+  h.drop_all();
+}
+
+// Regression: the event of a block that was freed later was recorded on the new stream.
+TEST_F(reused_handle, does_not_end_the_uses_of_blocks_that_are_freed_later) {
+  checked_heap h(dev());
+  const stream s = make_stream(), gate = make_stream();
+  const auto large = h.allocate(8 * page(), s), small = h.allocate(600, s);
+  ASSERT_TRUE(large && small);
+  const stream next = use_and_forget(h, gate, {*large, *small}, [](stream_ref) {});
+  const driver_counts before = counts();
+  ASSERT_TRUE(h.heap().free(*large));
+  ASSERT_TRUE(h.heap().free(*small));
+  EXPECT_EQ((counts() - before).total(), 0u) << "what they wait for is known";
+  ASSERT_TRUE(h.heap().allocate(8 * page(), s));
+  EXPECT_GE(h.heap().stats().total.pending_free, 8 * page());
+  release(gate.get());
+  h.settle();
+  EXPECT_EQ(h.wrong(), "");
+  ASSERT_TRUE(h.heap().empty_cache());
+  EXPECT_EQ(h.heap().stats().total.pending_free, 0u);
+}
+
+// The block is used on both.
+TEST_F(reused_handle, is_another_stream_to_a_block_that_was_used_on_the_one_before) {
+  checked_heap h(dev());
+  const stream s = make_stream(), gate = make_stream(), late = make_stream();
+  const auto block = h.allocate(8 * page(), s);
+  ASSERT_TRUE(block);
+  const stream next = use_and_forget(h, gate, {*block}, [](stream_ref) {});
+  hold_behind(late, next);
+  ASSERT_TRUE(h.use_on(*block, next));
+  ASSERT_TRUE(h.free(*block));
+  release(gate.get());
+  ASSERT_TRUE(gate.synchronize());
+  ASSERT_TRUE(h.allocate(8 * page(), s));
+  EXPECT_EQ(h.heap().stats().total.pending_free, 8 * page());
+  release(late.get());
+  h.settle();
+  EXPECT_EQ(h.wrong(), "");
+  ASSERT_TRUE(h.heap().empty_cache());
+  EXPECT_EQ(h.heap().stats().total.pending_free, 0u);
+  h.drop_all();
+}
+
+// Regression: what waits for graphs of a private pool waited for the new stream.
+TEST_F(reused_handle, does_not_end_the_graphs_of_the_stream_that_had_it) {
+  STILLMAP_NEEDS_VMM();
+  checked_heap h(dev());
+  const stream s = make_stream(), gate = make_stream();
+  const auto pool = h.heap().create_pool();
+  ASSERT_TRUE(pool);
+  ASSERT_TRUE(h.heap().retain_pool(*pool));
+  ASSERT_TRUE(h.heap().begin_allocate_to_pool(*pool, s));
+  const auto block = h.allocate(8 * page(), s);
+  ASSERT_TRUE(block);
+  ASSERT_TRUE(h.heap().end_allocate_to_pool(*pool, s));
+  const stream next = use_and_forget(h, gate, {}, [&](stream_ref of_graph) {
+    ASSERT_TRUE(h.heap().release_pool(*pool, {of_graph}));
+  });
+  ASSERT_TRUE(h.heap().free(*block));
+  ASSERT_TRUE(h.heap().release_pool(*pool));
+  ASSERT_TRUE(s.synchronize());
+  ASSERT_TRUE(next.synchronize());
+  ASSERT_TRUE(h.heap().empty_cache());
+  EXPECT_GE(h.heap().stats().total.committed, 8 * page()) << "the graph still runs";
+  release(gate.get());
+  h.settle();
+  ASSERT_TRUE(h.heap().empty_cache());
+  EXPECT_EQ(h.heap().stats().total.committed, 0u);
+}
+
+// Streams come and go with their work queued, and each new one has the handle of the last that went.
+TEST_F(reused_handle, random_programs_overwrite_nothing_that_is_used) {
+  for (unsigned seed = 1; seed <= 12; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    checked_heap h(dev());
+    const stream gate = make_stream();
+    std::vector<stream> all;
+    for (int i = 0; i < 4; ++i) all.push_back(make_stream());
+    std::vector<std::pair<void *, stream_handle>>
+        blocks;  // and the streams they were allocated for
+    const auto any = [&]() -> stream & { return all[random() % all.size()]; };
+    for (int round = 0; round < 12; ++round) {
+      hold(gate.get());
+      for (int step = 0; step < 30; ++step) {
+        const unsigned what = random() % 16;
+        if (what < 6 || blocks.empty()) {
+          const stream &s = any();
+          const auto block = h.allocate(512 + random() % (3 * page()), s);
+          ASSERT_TRUE(block) << block.error().message();
+          blocks.emplace_back(*block, s.get());
+        } else if (what < 9) {
+          ASSERT_TRUE(h.use_on(blocks[random() % blocks.size()].first, any()));
+        } else if (what < 13) {
+          std::swap(blocks[random() % blocks.size()], blocks.back());
+          ASSERT_TRUE(h.free(blocks.back().first));
+          blocks.pop_back();
+        } else if (what < 15) {
+          ASSERT_TRUE(after(gate).make_wait(dev(), any()));
+        } else {
+          stream &ending = any();
+          const stream_handle handle = ending.get();
+          for (const auto &[block, on] : blocks) {
+            if (on == handle) ASSERT_TRUE(h.free(block));
+          }
+          std::erase_if(blocks, [&](const auto &b) { return b.second == handle; });
+          ASSERT_TRUE(h.heap().forget_stream(ending));
+          { const stream gone = std::move(ending); }
+          ending = make_stream();
+          ASSERT_EQ(ending.get(), handle);
+        }
+      }
+      release(gate.get());
+      h.settle();
+      ASSERT_EQ(h.wrong(), "");
+      ASSERT_EQ(h.disagreement(), "");
+    }
+    h.drop_all();
+  }
+}
+
 // A block that was used on a stream which is gone when the block is freed.
 TEST_F(ended_streams, a_use_on_a_destroyed_stream_has_ended) {
   checked_heap h(dev(), {.limit = 48 * page()});
@@ -280,7 +452,7 @@ TEST_F(ended_streams, the_end_of_a_pool_gives_no_stream_the_arena_of_another) {
   s.reset();
   ASSERT_TRUE(h.heap().empty_cache()) << "finds out that the stream is destroyed";
   const stream t = make_stream();
-  ASSERT_NE(stream_ref(t), gone);
+  if (stream_ref(t) == gone) GTEST_SKIP() << "the driver has reused the handle";
   const auto block = h.heap().allocate(2 * page(), t);
   ASSERT_TRUE(block);
   ASSERT_TRUE(h.heap().end_allocate_to_pool(*pool, gone));
