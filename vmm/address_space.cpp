@@ -6,11 +6,13 @@
 
 #include "stillmap/vmm/internal/device_state.h"
 #include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/internal/ledger.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
 
-address_space::address_space(device_state &d) : device_(d) {
+address_space::address_space(device_state &d)
+    : device_(d), ledger_(std::make_unique<ledger>(d.caps.page_bytes)) {
   stats_.mapping_ceiling = d.caps.mapping_ceiling;
 }
 
@@ -52,7 +54,7 @@ result<std::shared_ptr<address_block>> address_space::reserve(
   return with_host_memory(op, [&]() -> result<std::shared_ptr<address_block>> {
     std::shared_ptr<address_block> block(
         new address_block(device_, std::move(tag), std::move(listener)));
-    decltype(blocks_) prepared{{0, block}};
+    block_map prepared{{0, {{}, block}}};
     auto known = prepared.extract(prepared.begin());
     const context_guard guard(*device_.drv, device_.context());
     STILLMAP_RETURN_IF_ERROR(guard.entered());
@@ -70,6 +72,7 @@ result<std::shared_ptr<address_block>> address_space::reserve(
     block->range_ = {*at, bytes};
     block->id_ = next_block_++;
     known.key() = at->value();
+    known.mapped().end = block->range_.end();
     blocks_.insert(std::move(known));
     stats_.reserved_bytes += bytes;
     ++stats_.live_blocks;
@@ -77,11 +80,22 @@ result<std::shared_ptr<address_block>> address_space::reserve(
   });
 }
 
+// The addresses from the block before to the block after one.
+virtual_range address_space::between_neighbours_locked(block_map::const_iterator block) const {
+  const auto after = std::next(block);
+  const device_address begin =
+      block == blocks_.begin() ? device_address(0) : std::prev(block)->second.end;
+  const device_address end(after == blocks_.end() ? UINT64_MAX : after->first);
+  return {begin, end - begin};
+}
+
 void address_space::release_block(address_block &block) noexcept {
   {
     const std::lock_guard lock(mutex_);
     forget_suspended_locked(block.range());
-    blocks_.erase(block.range().begin.value());
+    const auto gone = blocks_.find(block.range().begin.value());
+    ledger_->mappings.trim(between_neighbours_locked(gone));
+    blocks_.erase(gone);
     stats_.reserved_bytes -= block.range().bytes;
     --stats_.live_blocks;
   }
@@ -91,30 +105,32 @@ void address_space::release_block(address_block &block) noexcept {
 
 // Not while another thread is unmapping some of them.
 void address_space::abandon(const page_owner &pool) noexcept {
-  entry_map left;  // destroyed after the locks are released
-  const std::lock_guard collecting(collect_mutex_);
-  const std::lock_guard lock(mutex_);
-  for (auto it = mappings_.begin(); it != mappings_.end();) {
-    const auto next = std::next(it);
-    if (it->second.backing && it->second.backing.page_->owner_ == &pool) {
-      left.insert(take_locked(it));
+  mapping_list left;  // destroyed after the locks are released
+  {
+    const std::lock_guard collecting(collect_mutex_);
+    const std::lock_guard lock(mutex_);
+    mapping_index &all = ledger_->mappings;
+    for (mapping_entry *e = all.first(), *next = nullptr; e != nullptr; e = next) {
+      next = all.after(*e);
+      if (e->backing && e->backing.page_->owner_ == &pool)
+        left.push_back(*take_locked(*e).release());
     }
-    it = next;
+    stats_.live_mappings = all.size() - suspended_;
   }
-  stats_.live_mappings = mappings_.size() - suspended_;
-  if (left.empty()) return;
+  const std::size_t n = left.size();
+  while (mapping_entry *const e = left.pop_front()) delete e;
+  if (n == 0) return;
   report_background_error({make_error_code(errc::corrupt), "page_pool::~page_pool",
-                           "mappings that the driver did not unmap are left behind", left.size(), 0,
+                           "mappings that the driver did not unmap are left behind", n, 0,
                            error_unit::items});
 }
 
 // What it returns must live longer than the lock: it may hold the last reference to a page, or to a
 // block.
-address_space::entry_map::node_type address_space::take_locked(entry_map::iterator it) {
-  entry &e = it->second;
+std::unique_ptr<mapping_entry> address_space::take_locked(mapping_entry &e) {
   if (e.retiring) {
     --stats_.retiring_mappings;
-    if (e.retired != 0) retiring_.remove(e);
+    if (e.retired != 0) ledger_->retiring.remove(e);
   }
   if (e.suspended_by != 0) {
     --suspended_;
@@ -123,11 +139,17 @@ address_space::entry_map::node_type address_space::take_locked(entry_map::iterat
   } else {
     stats_.mapped_bytes -= e.range.bytes;
   }
-  if (it == last_entered_) last_entered_ = mappings_.end();
-  return mappings_.extract(it);
+  return ledger_->mappings.remove(e);
 }
 
-void address_space::suspend_locked(entry &e, address_block &block, std::uint64_t by) {
+// Takes an entry that holds neither the last reference to a page nor one to a block.
+void address_space::drop_locked(mapping_entry &e) {
+  std::unique_ptr<mapping_entry> gone = take_locked(e);
+  *gone = mapping_entry();
+  ledger_->spare.give(std::move(gone));
+}
+
+void address_space::suspend_locked(mapping_entry &e, address_block &block, std::uint64_t by) {
   e.suspended_by = by;
   e.suspended_in = &block;  // which gives up its suspended places before it ends
   ++suspended_;
@@ -137,18 +159,19 @@ void address_space::suspend_locked(entry &e, address_block &block, std::uint64_t
 }
 
 void address_space::forget_suspended_locked(virtual_range range) {
-  for (auto it = lower_locked(range.begin);
-       suspended_ != 0 && it != mappings_.end() && it->first < range.end().value();) {
-    const auto next = std::next(it);
-    if (it->second.suspended_by != 0) take_locked(it);  // without a page, and not retiring
-    it = next;
+  if (suspended_ == 0) return;
+  const mapping_index &all = ledger_->mappings;
+  for (mapping_entry *e = all.from(range.begin), *next = nullptr;
+       e != nullptr && e->range.begin < range.end(); e = next) {
+    next = all.after(*e);
+    if (e->suspended_by != 0) drop_locked(*e);  // without a page, and not retiring
   }
 }
 
 std::shared_ptr<address_block> address_space::block_at_locked(device_address at) const {
   auto it = blocks_.upper_bound(at.value());
   if (it == blocks_.begin()) return nullptr;
-  auto block = std::prev(it)->second.lock();
+  auto block = std::prev(it)->second.block.lock();
   return block && block->range().contains(at) ? block : nullptr;
 }
 
@@ -236,17 +259,18 @@ std::vector<block_record> address_space::blocks() const {
   const std::lock_guard lock(mutex_);
   held.reserve(blocks_.size());
   std::vector<block_record> out;
-  for (const auto &[begin, weak] : blocks_) {
-    const auto &block = held.emplace_back(weak.lock());
+  for (const auto &[begin, known] : blocks_) {
+    const auto &block = held.emplace_back(known.block.lock());
     if (!block) continue;
     block_record r{block->range(), block->id(), block->tag(), block->generation(), 0, 0, 0};
-    for (auto it = mappings_.lower_bound(begin);
-         it != mappings_.end() && r.range.contains(device_address(it->first)); ++it) {
-      if (it->second.suspended_by != 0) {
-        r.suspended_bytes += it->second.range.bytes;
+    const mapping_index &all = ledger_->mappings;
+    for (const mapping_entry *e = all.from(device_address(begin));
+         e != nullptr && r.range.contains(e->range.begin); e = all.after(*e)) {
+      if (e->suspended_by != 0) {
+        r.suspended_bytes += e->range.bytes;
         continue;
       }
-      r.mapped_bytes += it->second.range.bytes;
+      r.mapped_bytes += e->range.bytes;
       ++r.mappings;
     }
     out.push_back(std::move(r));
@@ -257,17 +281,16 @@ std::vector<block_record> address_space::blocks() const {
 std::vector<mapping_record> address_space::mappings(virtual_range within) const {
   std::vector<mapping_record> out;  // if it is dropped, after the lock
   const std::lock_guard lock(mutex_);
-  auto it = mappings_.upper_bound(within.begin.value());
-  if (it != mappings_.begin()) --it;
-  for (; it != mappings_.end(); ++it) {
-    const virtual_range range = it->second.range;
+  const mapping_index &all = ledger_->mappings;
+  const mapping_entry *e = all.before(within.begin);
+  for (e = e != nullptr ? e : all.from(within.begin); e != nullptr; e = all.after(*e)) {
+    const virtual_range range = e->range;
     if (range.begin >= within.end()) break;
     if (!range.overlaps(within)) continue;
-    const mapping_state state = it->second.retiring            ? mapping_state::retiring
-                                : it->second.suspended_by != 0 ? mapping_state::suspended
-                                                               : mapping_state::mapped;
-    out.push_back(
-        {range, page_ptr(it->second.backing), *it->second.access, state, it->second.suspended_by});
+    const mapping_state state = e->retiring            ? mapping_state::retiring
+                                : e->suspended_by != 0 ? mapping_state::suspended
+                                                       : mapping_state::mapped;
+    out.push_back({range, page_ptr(e->backing), *e->access, state, e->suspended_by});
   }
   for (const auto &[begin, range] : fallbacks_) {
     if (!range.overlaps(within)) continue;
@@ -284,8 +307,8 @@ std::vector<mapping_record> address_space::mappings() const {
 
 bool address_space::records_any(virtual_range range) const {
   const std::lock_guard lock(mutex_);
-  const auto after = mappings_.lower_bound(range.end().value());
-  return after != mappings_.begin() && std::prev(after)->second.range.overlaps(range);
+  const mapping_entry *const last = ledger_->mappings.before(range.end());
+  return last != nullptr && last->range.overlaps(range);
 }
 
 }  // namespace stillmap

@@ -16,10 +16,12 @@
 #include <vector>
 
 #include "stillmap/vmm/device.h"
-#include "stillmap/vmm/linked_list.h"
 #include "stillmap/vmm/page.h"
 
 namespace stillmap {
+
+struct ledger;
+struct mapping_entry;
 
 // Told by an address_block, under a lock: call nothing of the address space.
 class suspension_listener {
@@ -201,58 +203,35 @@ class address_space {
   friend class mapped_buffer;
   friend class remap;
   friend class removal;
-  // A mapping, or a suspended place, with room for its own retirement: retiring takes no memory.
-  struct entry {
-    entry(virtual_range r, ledger_page_ptr page,
-          std::shared_ptr<const std::vector<access_grant>> grants)
-        : range(r), backing(std::move(page)), access(std::move(grants)) {}
-    virtual_range range;
-    ledger_page_ptr backing;
-    std::shared_ptr<const std::vector<access_grant>> access;
-    std::uint64_t suspended_by = 0;  // not 0: no page, and nothing is mapped
-    address_block *suspended_in = nullptr;
-    bool retiring = false;
-    bool lost = false;                     // unmapped, and the undo failed: for its removal
-    bool first_of_block = false;           // for its removal
-    std::uint64_t retired = 0;             // when; 0: a thread is unmapping it. While retiring:
-    std::shared_ptr<address_block> block;  // keeps the addresses
-    fence idle;
-    list_links<entry> links;  // in retiring_, or in a removal
+  struct known_block {
+    device_address end;
+    std::weak_ptr<address_block> block;
   };
-  using entry_list = linked_list<entry, &entry::links>;
-  using entry_map = std::map<std::uint64_t, entry>;
+  using block_map = std::map<std::uint64_t, known_block>;  // by address
   using subscribers = std::vector<std::weak_ptr<const backing_callback>>;
   using access_ptr = std::shared_ptr<const std::vector<access_grant>>;
 
-  // First entry that begins at or after `at`; requires mutex_.
-  entry_map::iterator lower_locked(device_address at) { return mappings_.lower_bound(at.value()); }
-  // The entry after `it`. Stepping past the last one climbs the whole tree, and growing at the end
-  // would do that each time.
-  entry_map::iterator after_locked(entry_map::iterator it) {
-    return it == std::prev(mappings_.end()) ? mappings_.end() : std::next(it);
-  }
-  static bool is_exclusive(const entry &e);
+  static bool is_exclusive(const mapping_entry &e);
   void set_retiring_locked(const std::shared_ptr<address_block> &block, virtual_range range,
                            const fence &idle);
-  entry *retiring_in_locked(virtual_range range);
+  mapping_entry *retiring_in_locked(virtual_range range);
   std::size_t gather_live_locked(virtual_range range, class removal &to);
-  entry_map::node_type take_locked(entry_map::iterator it);
-  void suspend_locked(entry &e, address_block &block, std::uint64_t by);
+  std::unique_ptr<mapping_entry> take_locked(mapping_entry &e);
+  void drop_locked(mapping_entry &e);
+  void suspend_locked(mapping_entry &e, address_block &block, std::uint64_t by);
   void forget_suspended_locked(virtual_range range);
   std::size_t collect_run(class removal &run, bool wait, status &outcome);
   std::shared_ptr<address_block> block_at_locked(device_address at) const;
+  virtual_range between_neighbours_locked(block_map::const_iterator block) const;
   bool records_any(virtual_range range) const;
   void notify(backing_event::phase when, const address_block &block, virtual_range range) const;
 
   device_state &device_;
   std::mutex collect_mutex_;
   mutable std::mutex mutex_;
-  std::map<std::uint64_t, std::weak_ptr<address_block>> blocks_;  // by address
-  entry_map mappings_;
-  // Buffers grow at their ends: what comes next belongs right behind this, without a search.
-  entry_map::iterator last_entered_ = mappings_.end();
+  block_map blocks_;
+  const std::unique_ptr<ledger> ledger_;
   std::map<std::uint64_t, virtual_range> fallbacks_;
-  entry_list retiring_;  // in the order of retiring
   std::uint64_t next_retired_ = 1;
   std::shared_ptr<const subscribers> callbacks_;  // replaced, never changed
   std::size_t suspended_ = 0;                     // entries

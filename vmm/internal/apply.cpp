@@ -5,6 +5,7 @@
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/internal/device_state.h"
 #include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/internal/ledger.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/remap.h"
 
@@ -44,7 +45,6 @@ class remap {
 
  private:
   using access_ptr = address_space::access_ptr;
-  using entry_map = address_space::entry_map;
   struct present {  // one mapping, now or before the plan
     virtual_range range;
     physical_handle handle;
@@ -53,8 +53,8 @@ class remap {
     std::uint64_t block;
     std::uint64_t suspend_by = 0;  // leaving: the place stays; arriving: the id that suspended it
     const access_ptr *of_plan = nullptr;  // its access where the plan says it: counting costs time
-    entry_map::node_type prepared{};      // arriving or replacing: its entry
-    bool undo_failed = false;             // leaving: it is lost; otherwise: it is still mapped
+    std::unique_ptr<mapping_entry> prepared{};  // arriving or replacing: its entry
+    bool undo_failed = false;  // leaving: it is lost; otherwise: it is still mapped
 
     const access_ptr &access() const { return of_plan != nullptr ? *of_plan : own_access; }
   };
@@ -65,6 +65,7 @@ class remap {
   enum class purpose { unmap, suspend, grant };
 
   const stillmap::driver &driver() const { return *space_.device_.drv; }
+  mapping_index &mappings() const { return space_.ledger_->mappings; }
 
   static tl::unexpected<error> no(const char *why, device_address at, std::uint64_t limit = 0) {
     return make_error(errc::invalid_argument, "remap", why, at.value(), limit, error_unit::address);
@@ -110,7 +111,7 @@ class remap {
     for (auto *list : {&arriving_, &replacing_}) {
       STILLMAP_RETURN_IF_ERROR(sort_disjoint(*list, "two steps map the same address"));
     }
-    const std::size_t live = space_.mappings_.size() - space_.suspended_ + arriving_.size();
+    const std::size_t live = mappings().size() - space_.suspended_ + arriving_.size();
     const std::size_t ceiling = space_.stats_.mapping_ceiling;
     if (!arriving_.empty() && ceiling != 0 && live > ceiling) {
       return make_error(errc::address_space_exhausted, "remap",
@@ -135,13 +136,11 @@ class remap {
       return no("the target is not page-aligned", at, space_.device_.caps.page_bytes);
     }
     if (suspended_by != 0) {
-      const auto it = space_.mappings_.find(at.value());
-      if (it == space_.mappings_.end() || it->second.range != target ||
-          it->second.suspended_by != suspended_by) {
+      const mapping_entry *const e = mappings().find(at);
+      if (e == nullptr || e->range != target || e->suspended_by != suspended_by) {
         return no("no page of that size was suspended there", at);
       }
-      arriving_.push_back(
-          {target, page->handle(), page, it->second.access, block->id(), suspended_by});
+      arriving_.push_back({target, page->handle(), page, e->access, block->id(), suspended_by});
       touch(block, target);
       return {};
     }
@@ -151,7 +150,9 @@ class remap {
       return no("the target belongs to a growable_buffer, which must map it itself", at);
     }
     (replacing ? replacing_ : arriving_)
-        .push_back({target, page->handle(), page, nullptr, block->id(), 0, &access});
+        .push_back({target, page->handle(), page, nullptr, block->id(), 0, &access,
+                    space_.ledger_->spare.take()});
+    mappings().expect(at);
     touch(block, target);
     return {};
   }
@@ -159,14 +160,13 @@ class remap {
   // The pages of `range` are to be mapped from `at` on, too.
   status alias_locked(device_address at, virtual_range range) {
     device_address next = range.begin;
-    for (auto it = space_.lower_locked(next);
-         it != space_.mappings_.end() && it->first == next.value() && next < range.end(); ++it) {
-      const auto &e = it->second;
-      if (e.suspended_by != 0) return is_suspended(next);
-      if (e.retiring) return no("a mapping in the range is retiring", next);
+    for (const mapping_entry *e = mappings().from(next);
+         e != nullptr && e->range.begin == next && next < range.end(); e = mappings().after(*e)) {
+      if (e->suspended_by != 0) return is_suspended(next);
+      if (e->retiring) return no("a mapping in the range is retiring", next);
       STILLMAP_RETURN_IF_ERROR(
-          arrive_locked(at + (next - range.begin), e.backing, plan_.access_.front(), 0));
-      next = e.range.end();
+          arrive_locked(at + (next - range.begin), e->backing, plan_.access_.front(), 0));
+      next = e->range.end();
     }
     if (next != range.end()) return no("the range is not made of whole live mappings", next);
     return {};
@@ -189,31 +189,27 @@ class remap {
 
   status gather_locked(virtual_range r, std::vector<present> &into, purpose why) {
     std::size_t found = 0;
-    for (auto it = space_.lower_locked(r.begin);
-         it != space_.mappings_.end() && it->first < r.end().value(); ++it) {
-      const virtual_range range = it->second.range;
+    for (const mapping_entry *e = mappings().from(r.begin);
+         e != nullptr && e->range.begin < r.end(); e = mappings().after(*e)) {
+      const virtual_range range = e->range;
       if (!r.contains(range)) return no("the range cuts a mapping", range.begin);
-      if (it->second.suspended_by != 0) {
+      if (e->suspended_by != 0) {
         if (why != purpose::unmap) return is_suspended(range.begin);
         forgotten_.push_back(range);
         found += range.bytes;
         continue;
       }
-      if (it->second.retiring) return no("a mapping in the range is retiring", range.begin);
+      if (e->retiring) return no("a mapping in the range is retiring", range.begin);
       const auto block = space_.block_at_locked(range.begin);
       if (!block) return no("the range is in no reservation", range.begin);
-      const ledger_page_ptr &page = it->second.backing;
-      into.push_back({range, page->handle(), page, it->second.access, block->id()});
+      into.push_back({range, e->backing->handle(), e->backing, e->access, block->id()});
       touch(block, range);
       found += range.bytes;
     }
     if (found == 0) return no("nothing is mapped in the range", r.begin);
-    auto before = space_.lower_locked(r.begin);
-    if (before != space_.mappings_.begin()) {
-      --before;
-      if (before->second.range.end() > r.begin) {
-        return no("the range cuts a mapping", before->second.range.begin);
-      }
+    const mapping_entry *const before = mappings().before(r.begin);
+    if (before != nullptr && before->range.end() > r.begin) {
+      return no("the range cuts a mapping", before->range.begin);
     }
     return {};
   }
@@ -228,20 +224,10 @@ class remap {
 
   bool occupied_locked(virtual_range target) {
     if (vacant_.contains(target)) return false;
-    auto next = space_.mappings_.end();
-    const auto last = space_.last_entered_;
-    bool near = last != next && last->second.range.end() <= target.begin;
-    if (near) {
-      next = space_.after_locked(last);
-      near = next == space_.mappings_.end() || next->first >= target.begin.value();
-    }
-    if (!near) {
-      next = space_.lower_locked(target.begin);
-      if (next != space_.mappings_.begin() && std::prev(next)->second.range.end() > target.begin) {
-        return true;
-      }
-    }
-    const device_address until(next == space_.mappings_.end() ? UINT64_MAX : next->first);
+    const mapping_entry *const before = mappings().before(target.begin);
+    if (before != nullptr && before->range.end() > target.begin) return true;
+    const mapping_entry *const next = mappings().from(target.begin);
+    const device_address until = next == nullptr ? device_address(UINT64_MAX) : next->range.begin;
     if (until < target.end()) return true;
     vacant_ = {target.begin, until - target.begin};
     return false;
@@ -249,9 +235,10 @@ class remap {
 
   // Makes an entry of the ledger without a place in it, so that entering it takes no memory.
   static void prepare(present &p) {
-    entry_map one;
-    one.try_emplace(p.range.begin.value(), p.range, std::move(p.page), p.access());
-    p.prepared = one.extract(one.begin());
+    if (!p.prepared) p.prepared = std::make_unique<mapping_entry>();
+    p.prepared->range = p.range;
+    p.prepared->backing = std::move(p.page);
+    p.prepared->access = p.access();
   }
 
   void touch(const std::shared_ptr<address_block> &block, virtual_range range) {
@@ -344,31 +331,24 @@ class remap {
   // returns to its pool under the lock.
   void update_ledger(bool done) {
     const std::lock_guard lock(space_.mutex_);
-    auto &ledger = space_.mappings_;
     auto leave = [&](const present &p) {
-      const auto it = ledger.find(p.range.begin.value());
-      if (p.suspend_by == 0 || p.undo_failed) {
-        space_.take_locked(it);
-        return;
-      }
-      it->second.backing = ledger_page_ptr();  // leaving_ holds the page
+      mapping_entry &e = *mappings().find(p.range.begin);
+      if (p.suspend_by == 0 || p.undo_failed) return space_.drop_locked(e);
+      e.backing = ledger_page_ptr();  // leaving_ holds the page
       // Not the last owner: the plan has touched the block, and holds it.
-      space_.suspend_locked(it->second, *space_.block_at_locked(p.range.begin), p.suspend_by);
+      space_.suspend_locked(e, *space_.block_at_locked(p.range.begin), p.suspend_by);
     };
     auto enter = [&](present &p) {
-      if (p.suspend_by != 0) space_.take_locked(ledger.find(p.range.begin.value()));
-      auto &last = space_.last_entered_;
-      const auto near = last == ledger.end() ? last : space_.after_locked(last);
-      last = ledger.insert(near, std::move(p.prepared));
+      if (p.suspend_by != 0) space_.drop_locked(*mappings().find(p.range.begin));
       space_.stats_.mapped_bytes += p.range.bytes;
+      mappings().insert(std::move(p.prepared));
     };
     const auto stuck = [&](present &p) {
-      const auto it = ledger.find(p.range.begin.value());
-      if (it == ledger.end()) {
-        enter(p);
-      } else {
+      if (mapping_entry *const e = mappings().find(p.range.begin)) {
         // Suspended as before, and the page cannot be used elsewhere.
-        it->second.backing = p.prepared.mapped().backing;
+        e->backing = p.prepared->backing;
+      } else {
+        enter(p);
       }
     };
     for (std::size_t i = 0; i < leaving_.size(); ++i) {
@@ -382,12 +362,12 @@ class remap {
       }
     }
     for (std::size_t i = 0; i < regranted_done_; ++i) {
-      ledger.find(regranted_[i].was.range.begin.value())->second.access = regranted_[i].now;
+      mappings().find(regranted_[i].was.range.begin)->access = regranted_[i].now;
     }
     if (done) {
       for (const virtual_range r : forgotten_) space_.forget_suspended_locked(r);
     }
-    space_.stats_.live_mappings = ledger.size() - space_.suspended_;
+    space_.stats_.live_mappings = mappings().size() - space_.suspended_;
   }
 
   void notify(backing_event::phase when) const {

@@ -8,7 +8,16 @@ namespace stillmap {
 // In the order of the addresses, in which the pools will give the pages out again: a driver may map
 // pages that were created one after the other with less work (hostcuda: one mmap instead of many).
 removal::~removal() {
-  while (!gone_.empty()) gone_.erase(gone_.begin());
+  if (gone_.empty()) return;
+  for (entry *e = gone_.front(); e != nullptr; e = list::after(*e)) {
+    const auto links = e->links;
+    *e = entry();
+    e->links = links;
+  }
+  const std::lock_guard lock(space_.mutex_);
+  while (entry *const e = gone_.pop_front()) {
+    space_.ledger_->spare.give(std::unique_ptr<entry>(e));
+  }
 }
 
 void removal::add_locked(entry &e) {
@@ -29,7 +38,7 @@ void removal::take_retiring_locked(entry &in) {
   while (together(list::before(*e), e)) e = list::before(*e);
   for (entry *next = nullptr; e != nullptr; e = next) {
     next = together(e, list::after(*e)) ? list::after(*e) : nullptr;
-    space_.retiring_.remove(*e);
+    space_.ledger_->retiring.remove(*e);
     add_locked(*e);
   }
   for (e = entries_.front(); e != nullptr; e = list::after(*e)) e->retired = 0;
@@ -38,7 +47,7 @@ void removal::take_retiring_locked(entry &in) {
 void removal::retire_again_locked() {
   const std::uint64_t now = space_.next_retired_++;
   for (entry *e = entries_.front(); e != nullptr; e = list::after(*e)) e->retired = now;
-  space_.retiring_.append(entries_);
+  space_.ledger_->retiring.append(entries_);
 }
 
 status removal::run() {
@@ -48,6 +57,7 @@ status removal::run() {
   const status unmapped = unmap_all();
   update_ledger(unmapped.has_value());
   notify(unmapped ? backing_event::phase::changed : backing_event::phase::abandoned);
+  set_gone_aside(unmapped.has_value());
   return unmapped;
 }
 
@@ -102,17 +112,21 @@ void removal::undo(const entry &stop) {
 // Without an error, all of the entries are gone; with one, those that could not be mapped again.
 void removal::update_ledger(bool done) {
   const std::lock_guard lock(space_.mutex_);
-  auto &ledger = space_.mappings_;
-  auto next = ledger.end();  // most entries follow each other in the ledger, too
   for (entry *e = entries_.front(); e != nullptr; e = list::after(*e)) {
-    if (!done && !e->lost) continue;
-    const std::uint64_t at = e->range.begin.value();
-    const auto it = next != ledger.end() && next->first == at ? next : ledger.find(at);
-    next = space_.after_locked(it);
-    gone_.insert(gone_.end(), space_.take_locked(it));
+    if (done || e->lost) static_cast<void>(space_.take_locked(*e).release());
   }
   if (done) space_.forget_suspended_locked(forget_);
-  space_.stats_.live_mappings = space_.mappings_.size() - space_.suspended_;
+  space_.stats_.live_mappings = space_.ledger_->mappings.size() - space_.suspended_;
+}
+
+void removal::set_gone_aside(bool all) {
+  if (all) return gone_.append(entries_);
+  for (entry *e = entries_.front(), *next = nullptr; e != nullptr; e = next) {
+    next = list::after(*e);
+    if (!e->lost) continue;
+    entries_.remove(*e);
+    gone_.push_back(*e);
+  }
 }
 
 // One event for each block.

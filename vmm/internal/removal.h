@@ -3,6 +3,7 @@
 #pragma once
 
 #include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/internal/ledger.h"
 
 namespace stillmap {
 
@@ -15,23 +16,23 @@ class removal {
   ~removal();
 
   // Adds an entry, in ascending order of addresses. Requires the ledger's mutex_.
-  void add_locked(address_space::entry &e);
+  void add_locked(mapping_entry &e);
   // Adds the contiguous retiring mappings that were retired with `in`, which leave retiring_.
-  void take_retiring_locked(address_space::entry &in);
+  void take_retiring_locked(mapping_entry &in);
 
   // Notifies, calls the driver, undoes it on failure, and updates the ledger. Requires no lock. The
   // pages are dropped by the destructor, also without a lock.
   status run();
 
-  // The rest requires that an entry was added.
+  // The rest requires that an entry was added, and run() has not succeeded.
   virtual_range range() const { return span_of(*entries_.front(), *entries_.back()); }
   fence idle() const { return entries_.front()->idle; }
   // Returns the entries to retiring_, as the last. Requires the ledger's mutex_.
   void retire_again_locked();
 
  private:
-  using entry = address_space::entry;
-  using list = address_space::entry_list;
+  using entry = mapping_entry;
+  using list = mapping_list;
 
   static virtual_range span_of(const entry &first, const entry &last) {
     return {first.range.begin, last.range.end() - first.range.begin};
@@ -45,13 +46,14 @@ class removal {
   status unmap_all();
   void undo(const entry &stop);
   void update_ledger(bool done);
+  void set_gone_aside(bool all);
   void notify(backing_event::phase when) const;
 
   address_space &space_;
   virtual_range forget_;
   list entries_;
-  device_address block_end_;         // of the last entry's block
-  address_space::entry_map gone_{};  // entries that left the ledger
+  device_address block_end_;  // of the last entry's block
+  list gone_;                 // entries that left the ledger; it owns them
 };
 
 }  // namespace stillmap

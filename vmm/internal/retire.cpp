@@ -7,6 +7,7 @@
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/internal/device_state.h"
 #include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/internal/ledger.h"
 #include "stillmap/vmm/internal/removal.h"
 #include "stillmap/vmm/internal/try.h"
 
@@ -14,7 +15,7 @@ namespace stillmap {
 
 // Whether a retiring mapping holds the only reference to its page, without a fence of work that used
 // the page at another address. Requires mutex_.
-bool address_space::is_exclusive(const entry &e) {
+bool address_space::is_exclusive(const mapping_entry &e) {
   return e.backing.use_count() == 1 && !e.backing.page_->owner_->has_fence(*e.backing.page_);
 }
 
@@ -28,18 +29,19 @@ status address_space::retire(std::shared_ptr<address_block> block, virtual_range
   removal now(*this, range);
   {
     const std::lock_guard lock(mutex_);
-    const auto first = lower_locked(range.begin);
-    if (first != mappings_.begin() && std::prev(first)->second.range.overlaps(range)) {
+    const mapping_index &all = ledger_->mappings;
+    if (const mapping_entry *const before = all.before(range.begin);
+        before != nullptr && before->range.overlaps(range)) {
       return no("the range is not made of whole live mappings");
     }
     std::size_t covered = 0, live = 0;
-    for (auto it = first; it != mappings_.end() && it->first < range.end().value(); ++it) {
-      const entry &e = it->second;
-      if (e.retiring || !range.contains(e.range)) {
+    for (const mapping_entry *e = all.from(range.begin);
+         e != nullptr && e->range.begin < range.end(); e = all.after(*e)) {
+      if (e->retiring || !range.contains(e->range)) {
         return no("the range is not made of whole live mappings");
       }
-      covered += e.range.bytes;
-      if (e.suspended_by == 0) live += e.range.bytes;
+      covered += e->range.bytes;
+      if (e->suspended_by == 0) live += e->range.bytes;
     }
     if (covered == 0) return no("nothing is mapped in the range");
     if (!passed || live == 0) {
@@ -70,10 +72,11 @@ status address_space::unmap(virtual_range range) {
 // Adds the live mappings that begin in `range` to `to`. Returns their number.
 std::size_t address_space::gather_live_locked(virtual_range range, removal &to) {
   std::size_t n = 0;
-  for (auto it = lower_locked(range.begin);
-       it != mappings_.end() && it->first < range.end().value(); ++it) {
-    if (it->second.retiring || it->second.suspended_by != 0) continue;
-    to.add_locked(it->second);
+  const mapping_index &all = ledger_->mappings;
+  for (mapping_entry *e = all.from(range.begin); e != nullptr && e->range.begin < range.end();
+       e = all.after(*e)) {
+    if (e->retiring || e->suspended_by != 0) continue;
+    to.add_locked(*e);
     ++n;
   }
   return n;
@@ -88,29 +91,28 @@ result<std::size_t> address_space::revive(virtual_range range,
   {
     // Only entries in retiring_: another thread may be unmapping the others.
     const std::lock_guard lock(mutex_);
+    const mapping_index &mappings = ledger_->mappings;
     std::uint64_t joined = 0;
-    for (auto it = lower_locked(range.begin);
-         it != mappings_.end() && it->first == back.end().value() && back.end() < range.end();
-         ++it) {
-      const entry &e = it->second;
-      if (!e.retiring || e.retired == 0 || (block && e.block != block) || !is_exclusive(e) ||
-          *e.access != access) {
+    for (const mapping_entry *e = mappings.from(range.begin);
+         e != nullptr && e->range.begin == back.end() && back.end() < range.end();
+         e = mappings.after(*e)) {
+      if (!e->retiring || e->retired == 0 || (block && e->block != block) || !is_exclusive(*e) ||
+          *e->access != access) {
         break;
       }
-      if (std::exchange(joined, e.retired) != e.retired) {
-        STILLMAP_RETURN_IF_ERROR(all.join(e.idle));
+      if (std::exchange(joined, e->retired) != e->retired) {
+        STILLMAP_RETURN_IF_ERROR(all.join(e->idle));
       }
-      block = e.block;
-      back.bytes += e.range.bytes;
+      block = e->block;
+      back.bytes += e->range.bytes;
     }
     if (back.empty()) return std::size_t{0};
-    for (auto it = lower_locked(back.begin);
-         it != mappings_.end() && it->first < back.end().value(); ++it) {
-      entry &e = it->second;
-      retiring_.remove(e);
-      e.retiring = false;
-      e.block.reset();
-      e.idle = fence();
+    for (mapping_entry *e = mappings.from(back.begin); e != nullptr && e->range.begin < back.end();
+         e = mappings.after(*e)) {
+      ledger_->retiring.remove(*e);
+      e->retiring = false;
+      e->block.reset();
+      e->idle = fence();
       --stats_.retiring_mappings;
     }
   }
@@ -135,15 +137,15 @@ void address_space::set_retiring_locked(const std::shared_ptr<address_block> &bl
                                         virtual_range range, const fence &idle) {
   forget_suspended_locked(range);
   const std::uint64_t now = next_retired_++;
-  for (auto it = lower_locked(range.begin);
-       it != mappings_.end() && it->first < range.end().value(); ++it) {
-    entry &e = it->second;
-    if (e.retiring) continue;
-    e.retiring = true;
-    e.retired = now;
-    e.block = block;
-    e.idle = idle;
-    retiring_.push_back(e);
+  const mapping_index &all = ledger_->mappings;
+  for (mapping_entry *e = all.from(range.begin); e != nullptr && e->range.begin < range.end();
+       e = all.after(*e)) {
+    if (e->retiring) continue;
+    e->retiring = true;
+    e->retired = now;
+    e->block = block;
+    e->idle = idle;
+    ledger_->retiring.push_back(*e);
     ++stats_.retiring_mappings;
   }
 }
@@ -156,10 +158,10 @@ status address_space::steal_retiring(std::size_t n, std::size_t page_bytes,
     fence idle;
     {
       const std::lock_guard lock(mutex_);
-      found.reserve(std::min(n, retiring_.size()));
+      found.reserve(std::min(n, ledger_->retiring.size()));
       std::uint64_t joined = 0;
-      for (const entry *e = retiring_.front(); e != nullptr && found.size() < n;
-           e = entry_list::after(*e)) {
+      for (const mapping_entry *e = ledger_->retiring.front(); e != nullptr && found.size() < n;
+           e = mapping_list::after(*e)) {
         if (!is_exclusive(*e) || e->backing->imported() || e->range.bytes != page_bytes ||
             e->backing->properties() != properties) {
           continue;
@@ -180,6 +182,7 @@ status address_space::steal_retiring(std::size_t n, std::size_t page_bytes,
 // Unmaps `run` if its fence has passed, or returns it to the list. Returns the bytes unmapped.
 std::size_t address_space::collect_run(removal &run, bool wait, status &outcome) {
   fence idle = run.idle();
+  const std::size_t bytes = run.range().bytes;
   result<bool> passed = idle.passed();
   if (passed && !*passed && wait) {
     passed = idle.wait().map([] { return true; });
@@ -188,7 +191,7 @@ std::size_t address_space::collect_run(removal &run, bool wait, status &outcome)
     outcome = tl::unexpected(passed.error());
   } else if (*passed) {
     const status unmapped = run.run();
-    if (unmapped) return run.range().bytes;
+    if (unmapped) return bytes;
     outcome = unmapped;
   }
   const std::lock_guard lock(mutex_);
@@ -211,7 +214,7 @@ std::size_t address_space::collect(bool wait) {
     {
       const std::lock_guard lock(mutex_);
       if (first) later = next_retired_;
-      entry *const oldest = retiring_.front();
+      mapping_entry *const oldest = ledger_->retiring.front();
       if (oldest == nullptr || oldest->retired >= later) break;
       run.take_retiring_locked(*oldest);
     }
@@ -228,7 +231,7 @@ status address_space::collect_range(virtual_range range) {
     removal run(*this);
     {
       const std::lock_guard lock(mutex_);
-      entry *const found = retiring_in_locked({next, range.end() - next});
+      mapping_entry *const found = retiring_in_locked({next, range.end() - next});
       if (found == nullptr) break;
       run.take_retiring_locked(*found);
     }
@@ -239,11 +242,12 @@ status address_space::collect_range(virtual_range range) {
 }
 
 // The first entry of retiring_ in `range`, by address.
-address_space::entry *address_space::retiring_in_locked(virtual_range range) {
-  auto it = lower_locked(range.begin);
-  if (it != mappings_.begin() && std::prev(it)->second.range.overlaps(range)) --it;
-  for (; it != mappings_.end() && it->first < range.end().value(); ++it) {
-    if (it->second.retiring && it->second.retired != 0) return &it->second;
+mapping_entry *address_space::retiring_in_locked(virtual_range range) {
+  const mapping_index &all = ledger_->mappings;
+  mapping_entry *e = all.before(range.begin);
+  if (e == nullptr || !e->range.overlaps(range)) e = all.from(range.begin);
+  for (; e != nullptr && e->range.begin < range.end(); e = all.after(*e)) {
+    if (e->retiring && e->retired != 0) return e;
   }
   return nullptr;
 }
