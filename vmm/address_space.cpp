@@ -145,7 +145,7 @@ std::unique_ptr<mapping_entry> address_space::take_locked(mapping_entry &e) {
 // Takes an entry that holds neither the last reference to a page nor one to a block.
 void address_space::drop_locked(mapping_entry &e) {
   std::unique_ptr<mapping_entry> gone = take_locked(e);
-  *gone = mapping_entry();
+  gone->clear();
   ledger_->spare.give(std::move(gone));
 }
 

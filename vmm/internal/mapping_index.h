@@ -33,6 +33,18 @@ struct mapping_entry {
   std::shared_ptr<address_block> block;  // keeps the addresses
   fence idle;
   list_links<mapping_entry> links;  // in a ledger's list of retiring ones, or in a removal
+
+  // As a new one, but for `links`: member by member, because most hold nothing.
+  void clear() {
+    backing = ledger_page_ptr();
+    access.reset();
+    suspended_by = 0;
+    suspended_in = nullptr;
+    retiring = lost = first_of_block = false;
+    retired = 0;
+    block.reset();
+    if (!idle.trivially_passed()) idle = fence();
+  }
 };
 using mapping_list = linked_list<mapping_entry, &mapping_entry::links>;
 
@@ -89,8 +101,9 @@ class mapping_index {
   // of host memory, and then changes nothing.
   void expect(device_address at) {
     const std::uint64_t n = number(at) / entries;
-    if (last_ != tables_.end() && last_->first == n) return;
-    last_ = tables_.try_emplace(n).first;
+    if (expected_ == tables_.end() || expected_->first != n) {
+      expected_ = tables_.try_emplace(n).first;
+    }
   }
   // Requires: expect().
   mapping_entry &insert(std::unique_ptr<mapping_entry> e) {
@@ -109,7 +122,7 @@ class mapping_index {
     const std::uint64_t first = (number(range.begin) + entries - 1) / entries;
     const std::uint64_t end = number(range.end()) / entries;
     if (first >= end) return;
-    last_ = tables_.end();
+    last_ = expected_ = tables_.end();
     for (auto it = tables_.lower_bound(first); it != tables_.end() && it->first < end;) {
       it = it->second.empty() ? tables_.erase(it) : std::next(it);
     }
@@ -177,7 +190,9 @@ class mapping_index {
 
   const unsigned shift_;
   mutable table_map tables_;
-  mutable table_map::iterator last_ = tables_.end();  // the table that was asked for last
+  // The tables that were asked for and expected last.
+  mutable table_map::iterator last_ = tables_.end();
+  table_map::iterator expected_ = tables_.end();
   std::size_t size_ = 0;
 };
 

@@ -9,11 +9,7 @@ namespace stillmap {
 // pages that were created one after the other with less work (hostcuda: one mmap instead of many).
 removal::~removal() {
   if (gone_.empty()) return;
-  for (entry *e = gone_.front(); e != nullptr; e = list::after(*e)) {
-    const auto links = e->links;
-    *e = entry();
-    e->links = links;
-  }
+  for (entry *e = gone_.front(); e != nullptr; e = list::after(*e)) e->clear();
   const std::lock_guard lock(space_.mutex_);
   while (entry *const e = gone_.pop_front()) {
     space_.ledger_->spare.give(std::unique_ptr<entry>(e));
