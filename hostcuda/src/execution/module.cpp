@@ -167,6 +167,31 @@ void end_variables(const std::vector<module_variable> &variables) {
   for (const module_variable &v : variables) destroy_variable(v.at, v.bytes, v.device);
 }
 
+namespace {
+
+// Creates a variable of a module, without the lock, which is not nested with that of memory. Another
+// thread may have made it meanwhile.
+CUresult make_variable(CUmodule handle, const image_variable &declared, module_variable *found) {
+  module_variable made{0, declared.bytes, current_context()->device};
+  if (const CUresult e = create_variable(declared.initial, made.bytes, &made.at); e != CUDA_SUCCESS)
+    return e;
+  *found = made;
+  bool kept = false;
+  {
+    auto &r = the_modules();
+    std::lock_guard lock(r.mu);
+    if (const auto module = r.modules.find(handle); module != r.modules.end()) {
+      const auto [entry, is_new] = module->second.variables.try_emplace(declared.name, made);
+      *found = entry->second;
+      kept = is_new;
+    }
+  }
+  if (!kept) end_variables({made});
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
 CUresult find_variable(CUmodule handle, const char *name, CUdeviceptr *at, std::size_t *bytes) {
   auto &r = the_modules();
   std::shared_ptr<const code_image> image;
@@ -183,22 +208,7 @@ CUresult find_variable(CUmodule handle, const char *name, CUdeviceptr *at, std::
   if (found.at == 0) {
     const image_variable *const declared = image->find_variable(name);
     if (declared == nullptr) return CUDA_ERROR_NOT_FOUND;
-    module_variable made{0, declared->bytes, current_context()->device};
-    // Without the lock, which is not nested with that of memory.
-    if (const CUresult e = create_variable(declared->initial, made.bytes, &made.at);
-        e != CUDA_SUCCESS)
-      return e;
-    found = made;
-    bool kept = false;
-    {
-      std::lock_guard lock(r.mu);
-      if (const auto module = r.modules.find(handle); module != r.modules.end()) {
-        const auto [entry, is_new] = module->second.variables.try_emplace(name, made);
-        found = entry->second;
-        kept = is_new;
-      }
-    }
-    if (!kept) end_variables({made});
+    if (const CUresult e = make_variable(handle, *declared, &found); e != CUDA_SUCCESS) return e;
   }
   if (at != nullptr) *at = found.at;
   if (bytes != nullptr) *bytes = found.bytes;
