@@ -65,7 +65,7 @@ struct success final : status {
       arena::free_outcome outcome = arena::free_outcome::needs_event;
       {
         const std::lock_guard lock(a->lock);
-        if (!last_used_on || *last_used_on == a->stream) outcome = a->free(address);
+        if (!last_used_on || a->serves(*last_used_on)) outcome = a->free(address);
       }
       if (outcome == arena::free_outcome::done) [[likely]]
         return success();
@@ -315,7 +315,7 @@ status allocator_core::free_slow(void *block, std::optional<stream_ref> last_use
     const status begun = with_host_memory("caching_allocator::free", [&]() -> status {
       if (last_used_on) last_used_on = thread_stream::key_of(*last_used_on);
       const std::lock_guard lock(a->lock);
-      if (!last_used_on || *last_used_on == a->stream || a->record_use(address, *last_used_on)) {
+      if (!last_used_on || a->serves(*last_used_on) || a->record_use(address, *last_used_on)) {
         outcome = a->free(address);
       }
       if (outcome == arena::free_outcome::needs_event) pending = &a->defer_free(address);

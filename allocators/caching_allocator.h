@@ -84,7 +84,7 @@ class caching_allocator {
   // and what is freed later, serves the next new stream, or any, behind the work queued so far. So does
   // memory of other streams that record_use, or release_pool, says is used on `s`; a new stream with the
   // same handle is another one.
-  // Requires: no other thread frees a block that was used on `s` meanwhile.
+  // Requires: no other thread frees a block that was used on `s` meanwhile; afterwards, no call names `s`.
   // Ensures: failure: nothing changed.
   // Errors:  busy (the stream allocates to a private pool: value is the id), not_supported (it is
   //          capturing, or the process was forked), the driver's.

@@ -44,8 +44,12 @@ status allocator_core::release_pool(private_pool p, const std::vector<stream_ref
     for (const stream_ref s : replayed_on) add_use(uses, thread_stream::key_of(s));
     if (pool.holders == 1) {
       for (const arena *const a : pool.arenas) {
-        a->ended ? uses.push_back({.stream = a->stream, .idle = a->last_work, .recorded = true})
-                 : add_use(uses, a->stream);
+        if (a->ended) {
+          uses.push_back({.stream = a->stream});
+          uses.back().forget(++recorded_uses_, a->last_work);
+        } else {
+          add_use(uses, a->stream);
+        }
       }
     }
     pool.uses.swap(uses);

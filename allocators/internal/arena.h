@@ -128,7 +128,7 @@ class arena {
   // Whether blocks are used on `s`, and the same as stream_use::forget for these uses; freed blocks in
   // `pending` are not concerned.
   bool has_uses_on(stream_ref s);
-  void forget_uses(stream_ref s, std::uint64_t number, const fence &last_work);
+  void forget_uses(stream_ref s, std::uint64_t number, const fence &behind);
   // Makes the memory of a pending block free.
   void complete_free(std::uint64_t address);
 
@@ -225,6 +225,8 @@ class arena {
   stream_ref stream;
   bool ended = false;
   fence last_work;
+  // Not where it has ended: its handle may be that of another stream.
+  bool serves(stream_ref s) const { return s == stream && !ended; }
   const std::uint64_t id;
   extent_map extents;
   std::vector<std::shared_ptr<address_block>> reservations;

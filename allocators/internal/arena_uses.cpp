@@ -12,7 +12,7 @@ constexpr std::size_t most_spare_uses = 64;
 
 bool arena::record_use(std::uint64_t address, stream_ref other) {
   if (usable_size(address) == 0) return false;
-  if (other == stream) return true;
+  if (serves(other)) return true;
   add_use(address, other);
   const block_ref block = blocks_.find(address);
   if (block.in_slab()) {
@@ -87,8 +87,8 @@ bool arena::has_uses_on(stream_ref s) {
   return any;
 }
 
-void arena::forget_uses(stream_ref s, std::uint64_t number, const fence &last_work) {
-  each_use_on(s, [&](stream_use &u) { u.forget(number, last_work); });
+void arena::forget_uses(stream_ref s, std::uint64_t number, const fence &behind) {
+  each_use_on(s, [&](stream_use &u) { u.forget(number, behind); });
 }
 
 void arena::complete_free(std::uint64_t address) {
