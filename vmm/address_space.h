@@ -139,7 +139,7 @@ class address_space {
   status retire(std::shared_ptr<address_block> block, virtual_range range, fence idle);
   // Unmaps the mappings in `range` that are not retiring, and gives up its suspended places, all or
   // none. Does nothing where there are none. Unlike a plan, it takes no host memory.
-  // Requires: no device work uses them any more.
+  // Requires: no device work uses them any more, and the caller owns their reservations.
   // Errors:   as retire(). Cost: one unmap per contiguous run.
   status unmap(virtual_range range);
 

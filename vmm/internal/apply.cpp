@@ -344,12 +344,10 @@ class remap {
       mappings().insert(std::move(p.prepared));
     };
     const auto stuck = [&](present &p) {
-      if (mapping_entry *const e = mappings().find(p.range.begin)) {
-        // Suspended as before, and the page cannot be used elsewhere.
-        e->backing = p.prepared->backing;
-      } else {
-        enter(p);
-      }
+      // A place that was suspended is a mapping of its page now, because the driver has one there.
+      mapping_entry *const e = mappings().find(p.range.begin);
+      if (e == nullptr || e->suspended_by != 0) return enter(p);
+      e->backing = p.prepared->backing;
     };
     for (std::size_t i = 0; i < leaving_.size(); ++i) {
       if (i < unmapped_ || leaving_[i].undo_failed) leave(leaving_[i]);

@@ -33,9 +33,9 @@ class spare_entries {
 // Threads: externally synchronised, by the address space's mutex_.
 struct ledger {
   explicit ledger(std::size_t page_bytes) : mappings(page_bytes) {}
+  spare_entries spare;
   mapping_index mappings;
   mapping_list retiring;  // in the order of retiring
-  spare_entries spare;
 };
 
 }  // namespace stillmap
