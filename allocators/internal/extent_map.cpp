@@ -176,6 +176,15 @@ std::uint64_t extent_map::alignment_of(std::uint64_t bytes, std::uint64_t asked)
   return (bytes & (page_ - 1)) == 0 ? std::max<std::uint64_t>(asked, page_) : asked;
 }
 
+// Where a block would begin in free addresses from `begin` on. A small one that would lie across two pages
+// begins at the second one, if others will fill the gap: where it stays, it keeps one page, not two.
+std::uint64_t extent_map::begin_of(std::uint64_t begin, std::uint64_t bytes,
+                                   std::uint64_t alignment, address_zone zone) const {
+  const std::uint64_t at = align_up(begin, alignment), next = ceil(at + 1);
+  if (!pages_move_ || zone == address_zone::large || at + bytes <= next || bytes > page_) return at;
+  return small_sizes_.fills(next - at, page_) ? next : at;
+}
+
 // Best fit: the smallest that fits, and of these the lowest, so that long-lived blocks gather there.
 // Nodes of one bin differ by at most a sixteenth, and every node of a later bin is larger.
 extent *extent_map::best_fit(std::uint64_t bytes, std::uint64_t alignment,
@@ -183,7 +192,7 @@ extent *extent_map::best_fit(std::uint64_t bytes, std::uint64_t alignment,
   extent *best = nullptr;
   free_index_[number(zone)].each_from(bytes, [&](extent &s) {
     if (best != nullptr && best->by_size.bin != s.by_size.bin) return false;
-    if (align_up(s.begin, alignment) + bytes > s.end()) return true;
+    if (begin_of(s.begin, bytes, alignment, zone) + bytes > s.end()) return true;
     const bool better = best == nullptr || s.bytes < best->bytes ||
                         (s.bytes == best->bytes && s.begin < best->begin);
     if (better) best = &s;
@@ -199,7 +208,8 @@ extent *extent_map::place(std::uint64_t bytes, std::uint64_t asked, address_zone
   if (s == nullptr && alignment != asked) s = best_fit(bytes, alignment = asked, zone);
   if (s == nullptr) return nullptr;
   reserve_splits(2);
-  const std::uint64_t at = align_up(s->begin, alignment);
+  const std::uint64_t at = begin_of(s->begin, bytes, alignment, zone);
+  if (zone == address_zone::small) small_sizes_.add(bytes);
   remove_from_index(s);
   if (at != s->begin) {
     extent *const block = split(s, at);
@@ -280,7 +290,7 @@ std::optional<extent_map::carved_extent> extent_map::fit(const extent &uncommitt
     e.missing = {device_address(from), static_cast<std::size_t>(to - from)};
     if (!best || e.missing.bytes < best->missing.bytes) best = e;
   };
-  consider(align_up(low, alignment));
+  consider(begin_of(low, bytes, alignment, uncommitted.zone));
   if (right) consider((high - bytes) & ~(alignment - 1));
   return best;
 }
@@ -302,6 +312,7 @@ std::optional<extent_map::carved_extent> extent_map::carve(std::uint64_t bytes, 
   });
   if (!best) return std::nullopt;
   reserve_splits(2);
+  if (zone == address_zone::small) small_sizes_.add(bytes);
 
   extent *const left = is(chosen->previous, extent_state::free) ? chosen->previous : nullptr;
   extent *const right = is(chosen->next, extent_state::free) ? chosen->next : nullptr;
