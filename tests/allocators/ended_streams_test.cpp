@@ -400,7 +400,9 @@ TEST_F(reused_handle, random_programs_overwrite_nothing_that_is_used) {
     for (int round = 0; round < 10; ++round) {
       hold(gate.get());
       for (int step = 0; step < 36; ++step) {
-        auto &[s, number] = all[random() % all.size()];
+        auto &current = all[random() % all.size()];
+        stream &s = current.first;
+        int &number = current.second;
         const unsigned what = random() % 20;
         if (what < 6 || blocks.empty()) {
           const auto block = h.allocate(512 + random() % (3 * page()), s);
