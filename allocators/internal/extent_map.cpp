@@ -9,6 +9,8 @@ namespace {
 
 // The number of uncommitted extents that a quick search compares.
 constexpr std::size_t quick_fits = 256;
+// Addresses for small blocks, in pages, below which they do not matter.
+constexpr std::size_t few_small_pages = 64;
 
 std::uint64_t align_up(std::uint64_t at, std::uint64_t alignment) {
   return (at + alignment - 1) & ~(alignment - 1);
@@ -182,6 +184,8 @@ std::uint64_t extent_map::begin_of(std::uint64_t begin, std::uint64_t bytes,
                                    std::uint64_t alignment, address_zone zone) const {
   const std::uint64_t at = align_up(begin, alignment), next = ceil(at + 1);
   if (!pages_move_ || zone == address_zone::large || at + bytes <= next || bytes > page_) return at;
+  // Among large blocks, the pages that a few small ones keep do not matter.
+  if (reserved_bytes(zone) < std::max(few_small_pages * page_, committed_ / 8)) return at;
   return small_sizes_.fills(next - at, page_) ? next : at;
 }
 
