@@ -113,7 +113,7 @@ void random_iteration(caching_allocator &heap, unsigned seed, Allocate allocate,
 // more than a little.
 TEST_F(steady, a_packed_program_holds_a_40th_more_than_its_peak) {
   STILLMAP_NEEDS_VMM();
-  restart_as((testing::hostcuda_control::config() + ",unbacked").c_str());
+  restart_with("unbacked");
   if (dev().total_memory().bytes() < 4_GiB) GTEST_SKIP() << "needs 4 GiB";
   const auto heap = std::move(*caching_allocator::create(dev()));
   const stream s = make_stream();
@@ -203,7 +203,7 @@ class variable_training {
 // it was packed, so that pages were created beside free ones.
 TEST_F(steady, training_with_other_lengths_holds_little_more_than_its_peak) {
   STILLMAP_NEEDS_VMM();
-  restart_as((testing::hostcuda_control::config() + ",unbacked").c_str());
+  restart_with("unbacked");
   if (dev().total_memory().bytes() < 36_GiB) GTEST_SKIP() << "needs 36 GiB";
   const stream s = make_stream();
   for (unsigned seed = 1; seed <= 4; ++seed) {
@@ -218,7 +218,7 @@ TEST_F(steady, training_with_other_lengths_holds_little_more_than_its_peak) {
 }
 
 TEST_F(steady, a_training_loop_makes_no_driver_call_after_its_third_step) {
-  restart_as((testing::hostcuda_control::config() + ",unbacked").c_str());
+  restart_with("unbacked");
   for (unsigned seed = 1; seed <= 16; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     auto made = caching_allocator::create(dev());
@@ -251,7 +251,7 @@ TEST_F(steady, a_training_loop_makes_no_driver_call_after_its_third_step) {
 // such a loop these are other ones in each iteration, so that it was packed, and moved pages for ever.
 TEST_F(steady, a_loop_of_random_sizes_and_lifetimes_comes_to_rest) {
   STILLMAP_NEEDS_VMM();
-  restart_as((testing::hostcuda_control::config() + ",unbacked").c_str());
+  restart_with("unbacked");
   const stream s = make_stream();
   for (unsigned seed = 1; seed <= 3; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -278,7 +278,7 @@ TEST_F(steady, a_loop_of_random_sizes_and_lifetimes_comes_to_rest) {
 // Its places are many times its memory: a program that repeats itself may have so many aliases.
 TEST_F(steady, a_loop_with_many_places_comes_to_rest) {
   STILLMAP_NEEDS_VMM();
-  restart_as((testing::hostcuda_control::config() + ",unbacked").c_str());
+  restart_with("unbacked");
   const stream s = make_stream();
   const auto iterate = [&](caching_allocator &heap) {
     random_iteration(
@@ -313,7 +313,7 @@ class loop_of_streams : public steady {
     steady::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     STILLMAP_NEEDS_VMM();
-    restart_as((testing::hostcuda_control::config() + ",unbacked").c_str());
+    restart_with("unbacked");
     for (int i = 0; i < 4; ++i) streams_.push_back(make_stream());
   }
   void TearDown() override {
@@ -387,7 +387,7 @@ TEST_F(loop_of_streams, comes_to_rest_where_memory_is_short) {
 // ever although the device had room.
 TEST_F(steady, what_never_repeats_moves_no_more_where_there_is_room) {
   STILLMAP_NEEDS_VMM();
-  restart_as((testing::hostcuda_control::config() + ",unbacked").c_str());
+  restart_with("unbacked");
   const stream s = make_stream();
   const auto made = caching_allocator::create(dev());
   std::mt19937 random(1);

@@ -114,4 +114,8 @@ void buffer_test::restart_as(const char *config) {
   device_ = open_device();
 }
 
+void buffer_test::restart_with(const char *setting) {
+  restart_as((hostcuda_control::config() + "," + setting).c_str());
+}
+
 }  // namespace stillmap::testing

@@ -53,6 +53,7 @@ class buffer_test : public device_test {
   void leave_free(std::size_t pages) const;
   // Restarts hostcuda as another machine and opens its device 0.
   void restart_as(const char *config);
+  void restart_with(const char *setting);  // as the same machine, but for one setting
   void close_device() { device_.reset(); }
 
  private:
