@@ -88,7 +88,7 @@ status allocator_core::end_allocate_to_pool(private_pool p, stream_ref named) {
     }
     // If the stream was destroyed meanwhile, its arena may serve another stream.
     arena *const outside = now->outside;
-    streams_.serve(s, !outside->ended && outside->stream == s ? outside : nullptr);
+    streams_.serve(s, outside->serves(s) ? outside : nullptr);
     pool.capturing.erase(now);
     return {};
   });
@@ -99,14 +99,12 @@ status allocator_core::end_allocate_to_pool(private_pool p, stream_ref named) {
 // p.arenas.
 arena &allocator_core::pool_arena(private_pools::pool &p, stream_ref s) {
   for (arena *const a : p.arenas) {
-    if (!a->ended && a->stream == s) return *a;
+    if (a->serves(s)) return *a;
   }
   arena *found = nullptr;
   if (const relaxed_capture_mode relaxed(device_.driver()); relaxed.entered()) {
     reclaim_pools(waiting_for::nothing);
-    const auto reusable = [&](const auto &a) {
-      return !a->ended && a->stream == s && is_reusable(*a);
-    };
+    const auto reusable = [&](const auto &a) { return a->serves(s) && is_reusable(*a); };
     const auto it = std::find_if(arenas_.begin(), arenas_.end(), reusable);
     if (it != arenas_.end()) found = it->get();
   }

@@ -84,9 +84,8 @@ status allocator_core::forget_stream(stream_ref named) {
   if (const private_pools::pool *const pool = pools_.serving(s)) {
     return make_error(errc::busy, op, "the stream allocates to a private pool", pool->id);
   }
-  const auto of_stream = [&](const auto &a) { return !a->ended && a->stream == s; };
   const auto knows_stream = [&](const auto &a) {
-    if (of_stream(a) || a->pending.has_uses_on(s)) return true;
+    if (a->serves(s) || a->pending.has_uses_on(s)) return true;
     const std::lock_guard lock(a->lock);
     return a->has_uses_on(s);
   };
@@ -103,7 +102,7 @@ status allocator_core::forget_stream(stream_ref named) {
   if (!last_work) return tl::unexpected<error>(last_work.error());
   std::vector<std::pair<arena *, fence>> ending;
   for (const auto &a : arenas_) {
-    if (of_stream(a)) ending.emplace_back(a.get(), *last_work);
+    if (a->serves(s)) ending.emplace_back(a.get(), *last_work);
   }
   for (auto &[a, after] : ending) end(*a, std::move(after));
   const std::uint64_t number = ++recorded_uses_;
