@@ -343,12 +343,6 @@ class remap {
       space_.stats_.mapped_bytes += p.range.bytes;
       mappings().insert(std::move(p.prepared));
     };
-    const auto stuck = [&](present &p) {
-      // A place that was suspended is a mapping of its page now, because the driver has one there.
-      mapping_entry *const e = mappings().find(p.range.begin);
-      if (e == nullptr || e->suspended_by != 0) return enter(p);
-      e->backing = p.prepared->backing;
-    };
     for (std::size_t i = 0; i < leaving_.size(); ++i) {
       if (i < unmapped_ || leaving_[i].undo_failed) leave(leaving_[i]);
     }
@@ -356,7 +350,7 @@ class remap {
     for (std::size_t i = 0; i < remapped_; ++i) enter(replacing_[i]);
     for (auto *list : {&replacing_, &arriving_}) {
       for (present &p : *list) {
-        if (p.undo_failed) stuck(p);
+        if (p.undo_failed) enter(p);  // also where it was suspended: the driver has a mapping there
       }
     }
     for (std::size_t i = 0; i < regranted_done_; ++i) {
