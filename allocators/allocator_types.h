@@ -20,6 +20,13 @@ struct caching_allocator_options {
   std::size_t limit = SIZE_MAX;
   // Above this many bytes, free pages are moved to a request before new pages are created.
   std::size_t soft_limit = SIZE_MAX;
+  // The unit in which memory is created, mapped and moved, in bytes: a power of two, from the
+  // device's granularity (2 MiB) to largest_page. 0: the granularity. Larger pages make growth cost
+  // fewer driver calls and less CPU time, and the allocator hold more memory, because a page with one
+  // live block neither moves nor is released: docs/allocator.md#page-size. Not used where the
+  // device cannot map pages.
+  std::size_t page_bytes = 0;
+  static constexpr std::size_t largest_page = std::size_t{64} << 20;
   // While memory grows, a thread of the allocator's page pool keeps up to this many bytes of pages
   // created ahead of need, within `limit`, so that growing waits for no cuMemCreate (30 us for each
   // 2 MiB in hostcuda's cost model). What it costs: that much device memory beyond what is used, until
@@ -86,6 +93,7 @@ struct caching_allocator_stats {
   // read.
   arena_stats total;
   std::vector<arena_stats> arenas;
+  std::size_t page_bytes = 0;        // bytes of one of the pages that are counted below
   std::size_t committed_peak = 0;    // bytes
   std::size_t created_ahead = 0;     // bytes of pages that are ready for the next growth
   std::uint64_t growths = 0;         // requests that cached and free memory could not serve

@@ -26,6 +26,18 @@ block_request request_for(std::size_t bytes, std::size_t alignment) {
   return r;
 }
 
+status check_page(std::size_t bytes, std::size_t granularity) {
+  constexpr std::size_t largest = caching_allocator_options::largest_page;
+  const auto no = [&](const char *why, std::size_t bound) {
+    return make_error(errc::invalid_argument, creating, why, bytes, bound, error_unit::bytes);
+  };
+  if (bytes == 0) return {};
+  if (!std::has_single_bit(bytes)) return no("page_bytes is not a power of two", largest);
+  if (bytes < granularity) return no("page_bytes is below the device's granularity", granularity);
+  if (bytes > largest) return no("page_bytes is above the largest page", largest);
+  return {};
+}
+
 // Success. `return {}` would clear all bytes of the status before it sets one.
 struct success final : status {
   success() noexcept {}
@@ -109,10 +121,12 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::make(
     return make_error(errc::not_supported, op,
                       "peer_devices needs a device that can map pages, and this one cannot");
   }
+  STILLMAP_RETURN_IF_ERROR(check_page(options.page_bytes, d.capabilities().page_bytes));
   // Free pages stay mapped in the allocator; a page that it releases returns to the device at once.
   std::shared_ptr<page_pool> pages;
   if (d.capabilities().vmm) {
     page_pool_options pool;
+    pool.page_bytes = options.page_bytes;
     pool.keep_free = 0;
     pool.quota = options.quota;
     pool.exportable = options.exportable;

@@ -86,6 +86,7 @@ caching_allocator_stats allocator_core::stats() const {
   out.total.live_peak = std::max({reported_live_peak_.load(), out.total.live, largest_peak});
   out.committed_peak = std::max(reported_committed_peak_.load(), out.total.committed);
   if (pages_ != nullptr) out.created_ahead = pages_->stats().free.bytes();
+  out.page_bytes = page();
   out.growths = growths_;
   out.pages_created = created_;
   out.pages_moved = moved_;

@@ -3,6 +3,7 @@
 #include <cuda.h>
 
 #include <algorithm>
+#include <bit>
 #include <random>
 
 #include "stillmap/vmm/address_space.h"
@@ -24,8 +25,9 @@ void demand(bool holds, const std::string &what) {
 
 class world {
  public:
-  world(std::size_t mib, std::uint64_t seed, const std::optional<planned_fault> &fault,
-        const steady_faults *steady, heap_model_outcome &out)
+  world(std::size_t mib, std::uint64_t seed, std::size_t page_scale,
+        const std::optional<planned_fault> &fault, const steady_faults *steady,
+        heap_model_outcome &out)
       : out_(out), fault_(fault), steady_(steady) {
     if (steady_ != nullptr) dice_.seed(steady_->seed);
     demand(small_machine::start(mib, seed) != nullptr, "the driver does not start");
@@ -37,7 +39,8 @@ class world {
       demand(made.has_value(), "no stream");
       streams_.push_back(std::move(*made));
     }
-    heap_.emplace(*device_);
+    page_ = page_scale * device_->capabilities().page_bytes;
+    heap_.emplace(*device_, caching_allocator_options{.page_bytes = page_});
     heap_->before_call = [this] { arm(); };
     heap_->after_call = [this] { disarm(); };
   }
@@ -109,7 +112,7 @@ class world {
   }
 
  private:
-  std::size_t page() const { return device_->capabilities().page_bytes; }
+  std::size_t page() const { return page_; }
 
   void allocate(const op &o) {
     allocate_options how;
@@ -137,9 +140,10 @@ class world {
     const caching_allocator_stats n = heap_->heap().stats();
     const std::size_t limit = heap_->heap().limit();
     const std::size_t allowed = limit > n.total.committed ? limit - n.total.committed : 0;
-    const std::size_t there = n.total.free_whole_pages + n.total.cached +
-                              std::min(device_->memory()->free.bytes(), allowed);
     if (device_->capabilities().vmm) {
+      const std::size_t there =
+          n.total.free_whole_pages + n.total.cached +
+          round_down(std::min(device_->memory()->free.bytes(), allowed), page());
       demand(there < bytes + how.alignment + page(),
              "it would have fitted: " + std::to_string(there) + " for " + std::to_string(bytes));
       return;
@@ -150,7 +154,7 @@ class world {
     demand(unused_chunks() == 0, "a chunk that nobody uses was kept");
     const std::size_t fresh = std::min(device_->memory()->free.bytes(), allowed);
     demand(
-        fresh < round_up(bytes + how.alignment, page()),
+        fresh < round_up(bytes + how.alignment, device_->capabilities().page_bytes),
         "a chunk could have been had: " + std::to_string(fresh) + " for " + std::to_string(bytes));
   }
 
@@ -232,6 +236,7 @@ class world {
   bool fired_now_ = false;
   driver_counts calls_before_{};
   std::optional<device> device_;
+  std::size_t page_ = 0;  // of the heap
   std::vector<stream> streams_;
   std::optional<checked_heap> heap_;
   std::vector<void *> by_age_;
@@ -243,13 +248,14 @@ heap_model_outcome run(const op_sequence &ops, const std::optional<planned_fault
   std::size_t at = 0;
   try {
     std::size_t mib = 64;
-    std::uint64_t seed = 1;
+    std::uint64_t seed = 1, page_scale = 1;
     if (!ops.empty() && ops.front().name == "machine") {
       mib = std::clamp<std::size_t>(ops.front().arg(0), 8, 512);
       seed = ops.front().arg(1);
+      page_scale = std::bit_ceil(std::clamp<std::uint64_t>(ops.front().arg(2), 1, 8));
     }
     {
-      world w(mib, seed, fault, steady, out);
+      world w(mib, seed, page_scale, fault, steady, out);
       for (; at < ops.size(); ++at) {
         if (ops[at].name != "machine") w.perform(ops[at]);
       }
@@ -278,7 +284,8 @@ op_sequence generate_heap_ops(std::uint64_t seed, std::size_t count) {
   std::mt19937_64 random(seed);
   const auto below = [&](std::uint64_t n) { return random() % n; };
   const std::uint64_t mib = 32 + 16 * below(4);
-  op_sequence out{{"machine", {mib, below(4) == 0 ? 0 : seed}}};
+  const std::uint64_t page_scale = seed % 4 == 3 ? 4 : seed % 4 == 1 ? 2 : 1;
+  op_sequence out{{"machine", {mib, below(4) == 0 ? 0 : seed, page_scale}}};
   // A few sizes come again and again, as in programs.
   std::uint64_t favourites[6];
   for (std::uint64_t &f : favourites) {

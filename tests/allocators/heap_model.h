@@ -39,7 +39,8 @@ struct heap_model_outcome {
   fault_tally faults;  // of steady_faults
 };
 
-// The first operation is `machine MIB SEED`. Others: alloc BYTES STREAM ALIGN ZERO, free I,
+// The first operation is `machine MIB SEED SCALE`: the heap's pages are SCALE times the granularity.
+// Others: alloc BYTES STREAM ALIGN ZERO, free I,
 // free_on I STREAM, use I STREAM, free_nth I (the Ith by age), trim PAGES, limit PAGES, settle.
 heap_model_outcome run_heap_model(const op_sequence &ops,
                                   const std::optional<planned_fault> &fault = std::nullopt);

@@ -131,12 +131,12 @@ TEST_F(snapshots, contents_come_back_at_the_same_addresses) {
 TEST_F(snapshots, an_allocators_blocks_and_the_pointers_between_them_come_back) {
   std::vector<device_address> at;
   {
-    caching_allocator_options options;
-    options.tag = "heap";
-    auto heap = caching_allocator::create(dev(), options);
-    ASSERT_TRUE(heap);
+    // One with larger pages, too.
+    auto heap = caching_allocator::create(dev(), {.tag = "heap"});
+    auto large = caching_allocator::create(dev(), {.page_bytes = 4 * page(), .tag = "heap"});
+    ASSERT_TRUE(heap && large);
     for (unsigned i = 0; i < 6; ++i) {
-      void *const block = *(*heap)->allocate(3 * page() / 2, {});
+      void *const block = *(i % 2 == 0 ? *heap : *large)->allocate(3 * page() / 2, {});
       at.push_back(device_address(reinterpret_cast<std::uintptr_t>(block)));
       put(dev(), at.back(), pattern(3 * page() / 2, i));
     }

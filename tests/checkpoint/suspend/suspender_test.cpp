@@ -126,35 +126,39 @@ TEST_F(suspender_test, aliases_and_forks_are_restored) {
 }
 
 TEST_F(suspender_test, blocks_of_an_allocator_keep_their_addresses) {
-  caching_allocator_options options;
-  options.tag = "heap";
-  auto heap = caching_allocator::create(dev(), options);
-  ASSERT_TRUE(heap);
-  const stream s = make_stream();
-  std::vector<void *> blocks;
-  for (unsigned i = 0; i < 40; ++i) {
-    const auto got = (*heap)->allocate(1000 + 300_KiB * i, s);
-    ASSERT_TRUE(got);
-    blocks.push_back(*got);
-    put(dev(), device_address(reinterpret_cast<std::uintptr_t>(*got)), pattern(1000, i));
+  for (const std::size_t scale : {1, 4}) {
+    SCOPED_TRACE(scale);
+    caching_allocator_options options;
+    options.tag = "heap";
+    options.page_bytes = scale * page();
+    auto heap = caching_allocator::create(dev(), options);
+    ASSERT_TRUE(heap);
+    const stream s = make_stream();
+    std::vector<void *> blocks;
+    for (unsigned i = 0; i < 40; ++i) {
+      const auto got = (*heap)->allocate(1000 + 300_KiB * i, s);
+      ASSERT_TRUE(got);
+      blocks.push_back(*got);
+      put(dev(), device_address(reinterpret_cast<std::uintptr_t>(*got)), pattern(1000, i));
+    }
+    ASSERT_TRUE((*heap)->empty_cache());
+    const std::uint64_t free_before = device_free();
+    const auto suspended = tested().suspend("heap");
+    ASSERT_TRUE(suspended) << suspended.error().message();
+    EXPECT_EQ(suspended->released.bytes(), suspended->bytes);
+    EXPECT_EQ(device_free(), free_before + suspended->bytes);
+    // Freeing needs no pages, so it works while the heap is suspended.
+    ASSERT_TRUE((*heap)->free(blocks[0]));
+    ASSERT_TRUE(tested().resume("heap"));
+    for (unsigned i = 1; i < 40; ++i) {
+      const device_address at(reinterpret_cast<std::uintptr_t>(blocks[i]));
+      EXPECT_TRUE(holds(dev(), at, 1000, i));
+      EXPECT_TRUE((*heap)->free(blocks[i]));
+    }
+    const auto again = (*heap)->allocate(8 * page(), s);
+    ASSERT_TRUE(again);
+    EXPECT_TRUE((*heap)->free(*again));
   }
-  ASSERT_TRUE((*heap)->empty_cache());
-  const std::uint64_t free_before = device_free();
-  const auto suspended = tested().suspend("heap");
-  ASSERT_TRUE(suspended) << suspended.error().message();
-  EXPECT_EQ(suspended->released.bytes(), suspended->bytes);
-  EXPECT_EQ(device_free(), free_before + suspended->bytes);
-  // Freeing needs no pages, so it works while the heap is suspended.
-  ASSERT_TRUE((*heap)->free(blocks[0]));
-  ASSERT_TRUE(tested().resume("heap"));
-  for (unsigned i = 1; i < 40; ++i) {
-    const device_address at(reinterpret_cast<std::uintptr_t>(blocks[i]));
-    EXPECT_TRUE(holds(dev(), at, 1000, i));
-    EXPECT_TRUE((*heap)->free(blocks[i]));
-  }
-  const auto again = (*heap)->allocate(8 * page(), s);
-  ASSERT_TRUE(again);
-  EXPECT_TRUE((*heap)->free(*again));
 }
 
 // Its free memory has no pages.
