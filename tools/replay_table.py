@@ -10,6 +10,7 @@ tools/replay_table.py [options] [TRACE...]        default: all of bench/traces/ 
                      torch-expanding if STILLMAP_TORCH_PEER is set); segments-tuned is segments with
                      the settings, of some that users of PyTorch choose, that need the least memory
                      for the trace
+  --page-size SIZE   of stillmap (default: the device's granularity)
   --iterations N     of a training trace (default 8); one that has more, or cannot be repeated,
                      runs as it stands
   --markdown         as a Markdown table
@@ -54,7 +55,8 @@ GIB = 2.0**30
 
 
 class Tool:
-    def __init__(self):
+    def __init__(self, page_size=None):
+        self.page_size = ["--page-size", page_size] if page_size else []
         self.path = os.environ.get("STILLMAP_TOOL", str(ROOT / "bazel-bin/tools/stillmap"))
         self.environment = dict(os.environ)
         built = ROOT / "bazel-bin/hostcuda/libcuda.so.1"
@@ -64,6 +66,8 @@ class Tool:
 
     def run(self, *arguments):
         """The exit status, standard output and standard error of one replay."""
+        if "stillmap" in arguments:
+            arguments += tuple(self.page_size)
         done = subprocess.run([self.path, "trace", "replay", *arguments], env=self.environment,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         return done.returncode, done.stdout, done.stderr.strip()
@@ -356,6 +360,7 @@ def main():
     parser.add_argument("--recorded", action="store_true")
     parser.add_argument("--generated", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--page-size")
     parser.add_argument("--iterations", type=int, default=8)
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--json", metavar="FILE")
@@ -369,7 +374,7 @@ def main():
     if "STILLMAP_TOOL" not in os.environ:
         subprocess.run(["bash", "-c", 'source "$0/tools/setup.sh"; ensure_machine; bazel_quietly '
                         "build //tools:stillmap //hostcuda:libcuda.so.1", str(ROOT)], check=True)
-    tool = Tool()
+    tool = Tool(o.page_size)
     traces = o.traces or chosen(o)
     peers = TORCH if os.environ.get("STILLMAP_TORCH_PEER") else ()
     default = ALLOCATORS[:1] if o.verify else ALLOCATORS + peers

@@ -49,6 +49,7 @@ struct target_options {
   std::uint64_t limit = UINT64_MAX;  // bytes of device memory it may commit, if it has a limit
   bool wait_before_free = false;     // direct: see direct_target.cpp
   bool history = false;              // remember requests, where it can, for snapshot()
+  std::size_t page_bytes = 0;        // stillmap: caching_allocator_options::page_bytes
   // stillmap: STILLMAP_RECORD counts for it, as for an allocator of the program's own.
   bool record_from_environment = false;
   // segments, as the settings of PyTorch's allocator with these names; 0: not set.

@@ -18,7 +18,8 @@ class stillmap_target final : public replay_target {
   std::uint64_t committed_bytes() const override { return heap_->stats().total.committed; }
   std::uint64_t peak_committed_bytes() const override { return heap_->stats().committed_peak; }
   std::uint64_t moved_bytes() const override {
-    return heap_->stats().pages_moved * heap_->device().capabilities().page_bytes;
+    const caching_allocator_stats now = heap_->stats();
+    return now.pages_moved * now.page_bytes;
   }
   std::optional<std::uint64_t> host_bytes() const override { return heap_->stats().host_bytes; }
   std::optional<heap_snapshot> snapshot() const override {
@@ -35,6 +36,7 @@ class stillmap_target final : public replay_target {
 result<std::unique_ptr<replay_target>> make_stillmap(const device &d, const target_options &o) {
   caching_allocator_options options;
   options.limit = o.limit;
+  options.page_bytes = o.page_bytes;
   options.record_from_environment = o.record_from_environment;
   STILLMAP_ASSIGN_OR_RETURN(auto heap, caching_allocator::create(d, std::move(options)));
   if (o.history) STILLMAP_RETURN_IF_ERROR(heap->record_history());

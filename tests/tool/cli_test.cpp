@@ -206,6 +206,17 @@ TEST_F(CliTest, AReplayTellsWhatItTook) {
   EXPECT_NE(little.err.find("out of memory at operation 1 of"), std::string::npos) << little.err;
 }
 
+TEST_F(CliTest, AReplayTakesAPageSize) {
+  const std::string file = trace("a,1,3000000,0\nf,1\n");
+  const ran large = run("trace replay --json --page-size 8M '" + file + "'");
+  EXPECT_EQ(large.status, 0) << large.err;
+  const char *const held = can_grow_ ? "\"peak_committed_bytes\": 8388608" : "\"ops\": 2";
+  EXPECT_NE(large.out.find(held), std::string::npos) << large.out;
+  expect_usage("trace replay --page-size 3M '" + file + "'", "page_bytes is not a power of two");
+  expect_usage("trace replay --page-size 8M --allocator segments '" + file + "'",
+               "--page-size is a setting of 'stillmap'");
+}
+
 // Blocks that share large segments, of which few are left in each when a large one is wanted.
 TEST_F(CliTest, TwoHeapsAreComparedWhereOneRunsOut) {
   std::string text;

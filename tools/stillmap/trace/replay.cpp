@@ -189,6 +189,7 @@ outcome<exit_status> replay_one(const trace_replay_options &o, const device_trac
     STILLMAP_ASSIGN_OR_RETURN(options.capacity, capacity_of(o.capacity, plan.peak_live_bytes));
   }
   options.settings.record_from_environment = true;  // the program that it is set for is this one
+  options.settings.page_bytes = static_cast<std::size_t>(o.page_size);
   options.settings.max_split_size = o.max_split_size;
   options.settings.roundup_power2_divisions = o.roundup_power2_divisions;
   if (o.verify) options.verify = o.every_byte ? check_depth::bytes : check_depth::pages;
@@ -249,6 +250,10 @@ outcome<exit_status> run_trace_replay(const trace_replay_options &o) {
     return fail(exit_usage, fmt::format("--max-split-size and --roundup-power2-divisions are "
                                         "settings of 'segments' and 'torch'; '{}' has none",
                                         o.allocator));
+  }
+  if (o.page_size != 0 && o.allocator != "stillmap") {
+    return fail(exit_usage,
+                fmt::format("--page-size is a setting of 'stillmap'; '{}' has none", o.allocator));
   }
   if (std::popcount(o.roundup_power2_divisions) > 1) {
     return fail(exit_usage, fmt::format("--roundup-power2-divisions {}: not a power of two",

@@ -54,6 +54,9 @@ void add_replay(command &group) {
   c.number("--iterations", o.iterations, 1u, max_count, "N",
            "number of iterations; the last ones are repeated if the trace has fewer (default: the "
            "trace as recorded)");
+  c.size("--page-size", o.page_size,
+         "stillmap: bytes in which memory is created and moved, a power of two (default: the "
+         "device's granularity, 2 MiB)");
   c.size("--max-split-size", o.max_split_size,
          "segments, torch: bytes; larger free blocks are not split (PyTorch's max_split_size_mb)");
   c.number("--roundup-power2-divisions", o.roundup_power2_divisions, 1u, 64u, "N",

@@ -26,7 +26,7 @@ struct trace_replay_options {
   std::string file, allocator, profile, map, beside;
   std::string capacity;  // a size, or "1.05x"
   unsigned iterations = 0, shrink = 1, roundup_power2_divisions = 0;
-  std::uint64_t max_split_size = 0;
+  std::uint64_t max_split_size = 0, page_size = 0;
   bool min_capacity = false, verify = false, every_byte = false, json = false;
 };
 // exit_differs: a block did not keep its content.
