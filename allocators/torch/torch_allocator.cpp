@@ -188,14 +188,15 @@ size_t stillmap_stats(int device, char *json, size_t room) {
       "\"blocks\": %zu, \"pending_free_bytes\": %zu, \"committed_bytes\": %zu, "
       "\"committed_peak_bytes\": %zu, "
       "\"reserved_bytes\": %zu, \"free_whole_page_bytes\": %zu, \"page_edge_bytes\": %zu, "
-      "\"limit_bytes\": %zu, \"streams\": %zu, \"allocations\": %llu, \"frees\": %llu, "
+      "\"limit_bytes\": %zu, \"page_bytes\": %zu, \"streams\": %zu, \"allocations\": %llu, "
+      "\"frees\": %llu, "
       "\"growths\": %llu, \"pages_created\": %llu, \"pages_moved\": %llu, \"pages_recalled\": "
       "%llu, "
       "\"pages_released\": %llu, \"host_waits\": %llu, \"out_of_memory\": %llu, \"host_bytes\": "
       "%zu}",
       device, s.total.live, s.total.live_peak, s.total.requested, s.total.blocks,
       s.total.pending_free, s.total.committed, s.committed_peak, s.total.reserved,
-      s.total.free_whole_pages, s.total.page_edges, heap->limit(), s.arenas.size(),
+      s.total.free_whole_pages, s.total.page_edges, heap->limit(), s.page_bytes, s.arenas.size(),
       static_cast<unsigned long long>(s.total.allocations),
       static_cast<unsigned long long>(s.total.frees), static_cast<unsigned long long>(s.growths),
       static_cast<unsigned long long>(s.pages_created),

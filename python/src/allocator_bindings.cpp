@@ -93,12 +93,14 @@ std::string &record_default() {
 
 void construct_heap(python_allocator *self, int device, const std::string &tag,
                     std::optional<std::size_t> limit, std::optional<std::size_t> soft_limit,
-                    std::size_t create_ahead, const std::vector<int> &peer_devices,
-                    nb::handle record_to, nb::object on_out_of_memory, std::uint64_t hint) {
+                    std::size_t page_size, std::size_t create_ahead,
+                    const std::vector<int> &peer_devices, nb::handle record_to,
+                    nb::object on_out_of_memory, std::uint64_t hint) {
   caching_allocator_options options;
   options.hint = device_address(hint);
   options.limit = limit_of(limit);
   options.soft_limit = limit_of(soft_limit);
+  options.page_bytes = page_size;
   options.create_ahead_bytes = create_ahead;
   options.peer_devices = peer_devices;
   options.record_to = path_of(record_to);
@@ -330,6 +332,7 @@ nb::dict dict_of_stats(const caching_allocator_stats &s, std::size_t limit) {
   d["arenas"] = arenas;
   d["committed_peak"] = s.committed_peak;
   d["created_ahead"] = s.created_ahead;
+  d["page_size"] = s.page_bytes;
   d["growths"] = s.growths;
   d["pages_created"] = s.pages_created;
   d["pages_moved"] = s.pages_moved;
@@ -348,15 +351,18 @@ void bind_allocator(nb::module_ &m) {
       nb::is_weak_referenceable(),
       "A caching allocator for device memory that remaps free pages where memory is fragmented.\n"
       "Threads: safe. Streams: a block freed on its own stream is reusable there at once.");
-  c.def(
-      "__init__", &construct_heap, nb::arg("device") = 0, nb::kw_only(),
-      nb::arg("tag") = "caching_allocator", nb::arg("limit").none() = nb::none(),
-      nb::arg("soft_limit").none() = nb::none(), nb::arg("create_ahead") = 0,
-      nb::arg("peer_devices") = std::vector<int>{}, nb::arg("record_to") = "",
-      nb::arg("on_out_of_memory").none() = nb::none(), nb::arg("hint") = 0,
-      "Sizes in bytes. Without a limit, the device's memory is one. `on_out_of_memory(nbytes)` is\n"
-      "called when a request would fail; it returns True after it has freed memory. `hint`: the\n"
-      "preferred address, for memory that another process restores (docs/python.md).");
+  c.def("__init__", &construct_heap, nb::arg("device") = 0, nb::kw_only(),
+        nb::arg("tag") = "caching_allocator", nb::arg("limit").none() = nb::none(),
+        nb::arg("soft_limit").none() = nb::none(), nb::arg("page_size") = 0,
+        nb::arg("create_ahead") = 0, nb::arg("peer_devices") = std::vector<int>{},
+        nb::arg("record_to") = "", nb::arg("on_out_of_memory").none() = nb::none(),
+        nb::arg("hint") = 0,
+        "Sizes in bytes. Without a limit, the device's memory is one. `page_size`: the unit in "
+        "which\n"
+        "memory is created and moved, a power of two; 0: the device's granularity. "
+        "`on_out_of_memory(nbytes)` is\n"
+        "called when a request would fail; it returns True after it has freed memory. `hint`: the\n"
+        "preferred address, for memory that another process restores (docs/python.md).");
   m.def(
       "_record_new_allocators_to", [](const std::string &path) { record_default() = path; },
       nb::arg("path"));

@@ -18,11 +18,12 @@ namespace {
 using torch_plugin::torch_heaps;
 
 torch_plugin::settings settings_of(const std::string &tag, std::optional<std::size_t> limit,
-                                   bool peers) {
+                                   bool peers, std::size_t page_size = 0) {
   torch_plugin::settings s;
   s.tag = tag;
   s.limit = limit.value_or(SIZE_MAX);
   s.peers = peers;
+  s.page_bytes = page_size;
   return s;
 }
 
@@ -51,12 +52,13 @@ nb::object map_of_heap(const std::optional<std::string> &tag, int device) {
 void bind_torch(nb::module_ &m) {
   m.def(
       "_torch_configure",
-      [](const std::string &tag, std::optional<std::size_t> limit, bool peers) {
+      [](const std::string &tag, std::optional<std::size_t> limit, bool peers,
+         std::size_t page_size) {
         check(with_host_memory("stillmap.torch.use", [&] {
-          return torch_plugin::configure_heaps(settings_of(tag, limit, peers));
+          return torch_plugin::configure_heaps(settings_of(tag, limit, peers, page_size));
         }));
       },
-      nb::arg("tag"), nb::arg("limit").none(), nb::arg("peers"),
+      nb::arg("tag"), nb::arg("limit").none(), nb::arg("peers"), nb::arg("page_size"),
       "Settings of stillmap_malloc's heaps. Raises BusyError once one of them exists.");
   m.def(
       "_torch_pool",

@@ -45,6 +45,7 @@ class CachingAllocator:
         tag: str = "caching_allocator",
         limit: int | None = None,
         soft_limit: int | None = None,
+        page_size: int = 0,
         create_ahead: int = 0,
         peer_devices: Sequence[int] = (),
         record_to: _Path = "",

@@ -51,6 +51,7 @@ result<caching_allocator *> torch_heaps::create(int ordinal, const char *operati
   STILLMAP_ASSIGN_OR_RETURN(const device d, device::open(ordinal));
   caching_allocator_options options;
   options.limit = say.limit;
+  options.page_bytes = say.page_bytes;
   options.tag = say.tag;
   if (say.peers) options.peer_devices = d.capabilities().peers;
   STILLMAP_ASSIGN_OR_RETURN(auto made, caching_allocator::create(d, std::move(options)));

@@ -7,9 +7,9 @@
 
 namespace stillmap::torch_plugin {
 
-result<std::size_t> parse_bytes(std::string_view text) {
-  const auto refused = [](const char *why) {
-    return make_error(errc::invalid_argument, "STILLMAP_TORCH_LIMIT", why);
+result<std::size_t> parse_bytes(std::string_view text, const char *name) {
+  const auto refused = [&](const char *why) {
+    return make_error(errc::invalid_argument, name, why);
   };
   double number = 0;
   const char *const end = text.data() + text.size();
@@ -33,9 +33,14 @@ result<std::size_t> parse_bytes(std::string_view text) {
 
 result<settings> read_settings() {
   settings out;
-  if (const char *const text = ::secure_getenv("STILLMAP_TORCH_LIMIT"); text != nullptr && *text) {
-    STILLMAP_ASSIGN_OR_RETURN(out.limit, parse_bytes(text));
-  }
+  const auto read_bytes = [](const char *name, std::size_t &to) -> status {
+    const char *const text = ::secure_getenv(name);
+    if (text == nullptr || *text == 0) return {};
+    STILLMAP_ASSIGN_OR_RETURN(to, parse_bytes(text, name));
+    return {};
+  };
+  STILLMAP_RETURN_IF_ERROR(read_bytes("STILLMAP_TORCH_LIMIT", out.limit));
+  STILLMAP_RETURN_IF_ERROR(read_bytes("STILLMAP_TORCH_PAGE_SIZE", out.page_bytes));
   if (const char *const text = ::secure_getenv("STILLMAP_TORCH_PEERS"); text != nullptr && *text) {
     const std::string_view said = text;
     if (said != "0" && said != "1") {

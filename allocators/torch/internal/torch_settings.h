@@ -13,12 +13,13 @@ struct settings {
   std::size_t limit = SIZE_MAX;  // STILLMAP_TORCH_LIMIT: bytes for each device, "40GiB", "500MiB"
   bool peers = false;            // STILLMAP_TORCH_PEERS=1: other devices may access the blocks
   std::string tag = "caching_allocator";  // STILLMAP_TORCH_TAG: for suspend and snapshot
+  std::size_t page_bytes = 0;  // STILLMAP_TORCH_PAGE_SIZE: caching_allocator_options::page_bytes
 };
 
 // Errors: invalid_argument (a variable has another value; the operation is its name).
 result<settings> read_settings();
 
-// "1536", "1.5KiB", "40GiB", "40G": powers of 1024. Errors: invalid_argument.
-result<std::size_t> parse_bytes(std::string_view text);
+// "1536", "1.5KiB", "40GiB", "40G": powers of 1024. Errors: invalid_argument, of the variable `name`.
+result<std::size_t> parse_bytes(std::string_view text, const char *name);
 
 }  // namespace stillmap::torch_plugin

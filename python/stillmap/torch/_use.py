@@ -17,11 +17,12 @@ _lock = threading.Lock()
 _used: dict[str, Any] | None = None
 
 
-def use(*, tag: str = "torch", limit: int | None = None, peers: bool = False) -> None:
+def use(*, tag: str = "torch", limit: int | None = None, peers: bool = False, page_size: int = 0) -> None:
     """Makes Stillmap the allocator of all of PyTorch's device memory. Call it before the first tensor on a GPU.
 
     tag: of the memory, for suspend(), resume() and snapshot(). limit: bytes on each device. peers: other devices may
-    access the memory. A second call with the same options does nothing.
+    access the memory. page_size: bytes in which memory is created and moved, a power of two (0: 2 MiB); larger pages
+    make growth cost less, and hold more memory. A second call with the same options does nothing.
 
     With it, `Tensor.record_stream`, `torch.cuda.empty_cache`, `set_per_process_memory_fraction`, CUDA graphs,
     `torch.cuda.memory_stats`, `memory_allocated` and the like work. PyTorch itself then has no MemPool, no snapshots
@@ -31,7 +32,7 @@ def use(*, tag: str = "torch", limit: int | None = None, peers: bool = False) ->
     Raises BusyError: PyTorch's allocator has been used, or use() was called with other options.
     """
     global _used
-    options = {"tag": tag, "limit": limit, "peers": peers}
+    options = {"tag": tag, "limit": limit, "peers": peers, "page_size": page_size}
     if not tag:
         raise stillmap.InvalidArgumentError("stillmap.torch.use: the tag is empty")
     with _lock:
@@ -46,7 +47,7 @@ def use(*, tag: str = "torch", limit: int | None = None, peers: bool = False) ->
                 f"stillmap.torch.use: PyTorch {torch.__version__} cannot tell an allocator of record_stream; "
                 "2.1 and later can")
         # Before PyTorch's own: if that fails, the settings do no harm.
-        _native._torch_configure(tag, limit, peers)
+        _native._torch_configure(tag, limit, peers, page_size)
         try:
             torch._C._cuda_changeCurrentAllocator(allocator)
         except RuntimeError as e:

@@ -260,6 +260,28 @@ TEST_F(torch_plugin, has_limits) {
   IN_OWN_PROCESS(scenario, "between 0 and 1");
 }
 
+TEST_F(torch_plugin, has_a_page_size) {
+  const auto scenario = [] {
+    setenv("STILLMAP_TORCH_PAGE_SIZE", "8MiB", 1);
+    const plugin p = load_plugin();
+    p.free(p.malloc(1 << 20, 0, nullptr), 1 << 20, 0, nullptr);
+    MUST(p.figure("page_bytes") == 8 << 20, "8 MiB");
+  };
+  IN_OWN_PROCESS(scenario, "");
+  const auto refused = [] {
+    setenv("STILLMAP_TORCH_PAGE_SIZE", "3MiB", 1);
+    const plugin p = load_plugin();
+    MUST(has(thrown(p, 1 << 20), "page_bytes is not a power of two"), p.why());
+  };
+  IN_OWN_PROCESS(refused, "");
+  const auto unreadable = [] {
+    setenv("STILLMAP_TORCH_PAGE_SIZE", "large", 1);
+    const plugin p = load_plugin();
+    MUST(has(thrown(p, 1 << 20), "STILLMAP_TORCH_PAGE_SIZE"), p.why());
+  };
+  IN_OWN_PROCESS(unreadable, "");
+}
+
 TEST_F(torch_plugin, reads_its_limit_in_any_unit) {
   const auto limit = [](const char *text) {
     setenv("STILLMAP_TORCH_LIMIT", text, 1);
