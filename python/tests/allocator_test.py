@@ -86,6 +86,20 @@ class Requests(TestCase):
         self.assertEqual(self.heap.stats()["total"]["committed"], 0)
 
 
+class PageSize(TestCase):
+    @needs_vmm
+    def test_memory_comes_in_pages(self):
+        with stillmap.CachingAllocator(page_size=8 * MiB) as heap:
+            heap.allocate(1)
+            stats = heap.stats()
+            self.assertEqual((stats["page_size"], stats["total"]["committed"]), (8 * MiB, 8 * MiB))
+
+    def test_a_power_of_two(self):
+        error = self.assertRaisesSaying(stillmap.InvalidArgumentError, "not a power of two",
+                                        lambda: stillmap.CachingAllocator(page_size=3 * MiB))
+        self.assertEqual((error.operation, error.value), ("caching_allocator::create", 3 * MiB))
+
+
 class Limits(TestCase):
     def test_the_limit(self):
         with stillmap.CachingAllocator(limit=4 * MiB) as heap:
