@@ -57,6 +57,16 @@ TEST_F(create_ahead, the_limit_includes_it) {
   EXPECT_TRUE(heap.allocate(1).error().is(errc::out_of_memory));
 }
 
+// Of what is asked for, as many pages as fit.
+TEST_F(create_ahead, large_pages_are_whole) {
+  STILLMAP_NEEDS_VMM();
+  const auto made = caching_allocator::create(
+      dev(), {.page_bytes = 4 * page(), .create_ahead_bytes = 7 * page()});
+  ASSERT_TRUE(made);
+  ASSERT_TRUE((*made)->allocate(4 * page()));
+  EXPECT_TRUE(becomes_ready(**made, 4 * page()));
+}
+
 // Memory that was created ahead is not missing where the device has no more.
 TEST_F(create_ahead, a_full_device_is_used_to_the_end) {
   STILLMAP_NEEDS_VMM();

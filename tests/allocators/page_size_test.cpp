@@ -1,9 +1,6 @@
 // Pages that are larger than the device's granularity: caching_allocator_options::page_bytes.
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <thread>
-
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/vmm/address_space.h"
 #include "tests/allocators/checked_heap.h"
@@ -109,21 +106,6 @@ TEST_F(page_size, the_largest_page_serves_every_size) {
   }
   heap.settle();
   EXPECT_EQ(heap.disagreement(), "");
-}
-
-// Memory that was created ahead comes in whole pages, within what was asked for.
-TEST_F(page_size, pages_created_ahead_are_whole) {
-  STILLMAP_NEEDS_VMM();
-  caching_allocator_options options = large();
-  options.create_ahead_bytes = 7 * page();
-  const auto made = caching_allocator::create(dev(), options);
-  ASSERT_TRUE(made);
-  ASSERT_TRUE((*made)->allocate(4 * page()));
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while ((*made)->stats().created_ahead == 0 && std::chrono::steady_clock::now() < until) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  EXPECT_EQ((*made)->stats().created_ahead, 4 * page());
 }
 
 // Where pages cannot be mapped, there are none: the setting is checked and not used.
