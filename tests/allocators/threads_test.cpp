@@ -19,16 +19,10 @@
 namespace stillmap {
 namespace {
 
-class allocator_threads : public testing::buffer_test {
- protected:
-  void SetUp() override {
-    buffer_test::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-  }
-};
+class allocator_threads : public testing::buffer_test {};
 
 TEST_F(allocator_threads, use_one_heap) {
-  constexpr int thread_count = 4;
+  constexpr int thread_count = 4, wanted = 500;
   caching_allocator_options options;
   options.limit = 40 * page();
   auto made = caching_allocator::create(dev(), options);
@@ -46,23 +40,30 @@ TEST_F(allocator_threads, use_one_heap) {
   const auto free_it = [&](void *at, auto... on) {
     if (const status s = heap.free(at, on...); !s) is_wrong(s.error().message());
   };
-  std::atomic<int> served{0};
+  // A refused thread frees a block and goes on, so that all are served however they are scheduled.
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(2);
   std::vector<std::thread> threads;
   for (int i = 0; i < thread_count; ++i) {
     threads.emplace_back([&, i] {
       std::mt19937 random(static_cast<unsigned>(i));
       const stream_ref s = own[static_cast<std::size_t>(i)];
       std::vector<void *> mine;
-      for (int step = 0; step < 600; ++step) {
+      int served = 0;
+      for (int step = 0; served < wanted; ++step) {
         const std::size_t bytes =
             random() % 3 == 0 ? 1 + random() % (4 * page()) : 1 + random() % 20000;
-        if (const auto got = heap.allocate(bytes, s)) {
+        const auto got = heap.allocate(bytes, s);
+        if (got) {
           mine.push_back(*got);
           ++served;
-        } else if (!got.error().is(errc::out_of_memory)) {
+        } else if (!got.error().is(errc::out_of_memory) ||
+                   std::chrono::steady_clock::now() > give_up) {
           is_wrong(got.error().message());
+          break;
+        } else {
+          std::this_thread::sleep_for(std::chrono::microseconds(50));
         }
-        if (mine.size() > 6) {
+        if (mine.size() > 6 || (!got && !mine.empty())) {
           void *const at = mine[random() % mine.size()];
           std::erase(mine, at);
           if (random() % 4 == 0) {
@@ -92,7 +93,6 @@ TEST_F(allocator_threads, use_one_heap) {
   for (std::thread &t : threads) t.join();
   for (void *at : shelf) EXPECT_TRUE(heap.free(at));
   for (const std::string &what : wrong) ADD_FAILURE() << what;
-  EXPECT_GT(served, thread_count * 300);
   EXPECT_EQ(heap.stats().total.live, 0u);
   EXPECT_EQ(heap.stats().total.blocks, 0u);
   for (const stream &s : own) ASSERT_TRUE(s.synchronize());
