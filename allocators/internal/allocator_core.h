@@ -170,6 +170,7 @@ class allocator_core {
   std::size_t ceiling() const;
   void pack_all(bool repeating_too);
   void pack_if_tight(arena &a, bool created);
+  bool is_all_but_full(const arena &a, bool created);
   void choose_placement(arena &a);
   std::optional<extent_map::carved_extent> carve(arena &a, const block_request &r, effort level);
   status reserve_addresses(arena &a, std::size_t bytes, address_zone zone);

@@ -21,8 +21,9 @@ constexpr std::uint64_t moved_half_life = 1 << 20;
 constexpr std::uint64_t few_aliases_from = 6;
 constexpr std::uint64_t arenas_with_ample_addresses = 8;
 constexpr std::size_t first_reservation = std::size_t{64} << 20;  // of the arenas after those
-// Memory is all but used up where less than this part of it is left.
-constexpr std::size_t little_left = 400;
+// Memory is all but used up where less than this part of it is left, and little more than a program needs
+// where it exceeds the peak of live bytes by less than that part.
+constexpr std::size_t little_left = 400, little_more = 40;
 // Free memory, by the peak of live bytes, beyond which pages are moved whatever has moved before: of a
 // program that does not repeat itself, and of a loop on several streams.
 constexpr double most_tolerated = 0.75, most_of_loops = 64;
@@ -139,6 +140,7 @@ void allocator_core::choose_placement(arena &a) {
     a.halved_at = allocations;
     a.tight = false;
   }
+  if (arenas_.size() != 1) a.tight = false;
   if (a.packed() || a.repeats || a.moved * page() <= a.extents.committed_bytes() / 2) return;
   a.pack();
   a.moved = 0;  // what it moved between places does not tell what it will move
@@ -205,8 +207,8 @@ result<extent *> allocator_core::extend_by_pages(arena &a, const block_request &
     block = a.commit(*place);
     a.moved += supply.moved_pages;
   }
-  pack_if_tight(a, !supply.created.empty());
   note_peaks(live() + static_cast<std::size_t>(r.bytes));
+  pack_if_tight(a, !supply.created.empty());
   return block;
 }
 
@@ -216,31 +218,35 @@ std::size_t allocator_core::ceiling() const {
   return std::min(limit.load(), device_.total_memory().bytes());
 }
 
-// Places leave more free memory in parts of pages than packed blocks do. Where hardly any memory is left,
-// a loop had better move pages in each iteration than run out in the next one. `created`: the growth
-// has created pages.
+// Placements of sizes leave more free memory in parts of pages than packed blocks do. Where there is little
+// more than the program needs, a loop has placements by state instead, which take longer to find. `created`:
+// the growth has created pages.
 void allocator_core::pack_if_tight(arena &a, bool created) {
-  // With several streams, free memory says little: the pages of one are lent to others. Nor do parts of
-  // a page.
+  // With several streams, free memory says little: the pages of one are lent to others.
   if (arenas_.size() != 1) return;
+  const std::size_t most = ceiling(), needed = live_peak_;
+  if (most >= needed + needed / little_more && !is_all_but_full(a, created)) return;
+  const std::lock_guard lock(a.lock);
+  a.tight = true;
+  a.pack();
+}
+
+bool allocator_core::is_all_but_full(const arena &a, bool created) {
   const std::size_t most = ceiling(), held = committed();
-  if (held / little_left < page()) return;
+  if (held / little_left < page()) return false;  // parts of a page say little, too
   std::size_t free = 0;
   {
     const std::lock_guard lock(a.lock);
     free = a.extents.free_pages() * page() + static_cast<std::size_t>(a.cached_bytes());
   }
-  if (free >= most / little_left) return;
+  if (free >= most / little_left) return false;
   std::size_t room = most - std::min(most, held);
   // Others may use the device, too. A loop grows seldom, so that it can be asked.
   if (created && !a.packed()) {
     if (const auto now = device_.memory()) room = std::min(room, now->free.bytes());
   }
   const std::size_t part = a.packed() ? 2 * little_left : little_left;
-  if (free + room >= (held + room) / part) return;
-  const std::lock_guard lock(a.lock);
-  a.tight = true;
-  a.pack();
+  return free + room < (held + room) / part;
 }
 
 // Memory is short: packs the arenas of programs that are not known to repeat themselves, or all.

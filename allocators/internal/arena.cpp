@@ -27,7 +27,9 @@ void *arena::allocate_not_reused(const block_request &r) {
   if (has_placements) {
     if (extent *const s = first_available(r, at_lent::stop)) return enter(s, r);
   }
-  extent *const s = find_extent(growth_for(r), search_in::own_zone, at_lent::stop);
+  const block_request wanted = growth_for(r);
+  extent *s = remembers_state() ? claim_by_state(wanted) : nullptr;
+  if (s == nullptr) s = find_extent(wanted, search_in::own_zone, at_lent::stop);
   if (s == nullptr) return nullptr;
   return r.small() ? enter_slab(s, r) : enter(s, r);
 }
@@ -99,7 +101,36 @@ extent *arena::find_cached_placement(const block_request &r, at_lent lent) {
   return first_available(r, lent);
 }
 
-// ---- remembered placements ----
+// ---- placements by state ----
+
+extent *arena::claim_by_state(const block_request &r) {
+  if (r.alignment != allocation_granule) return nullptr;
+  const auto found =
+      state_placements_.find(r.bytes, counters_.live, counters_.allocations - counters_.frees);
+  for (const std::uint64_t begin : found) {
+    if (extent *const s = begin != 0 ? claim_at(begin, r.bytes) : nullptr) return s;
+  }
+  return nullptr;
+}
+
+// nullptr: not each part of it is free, or aliased to pages that are free at their owner's address.
+extent *arena::claim_at(std::uint64_t begin, std::uint64_t bytes) {
+  const std::uint64_t end = begin + bytes;
+  extent *first = extents.at(begin);
+  bool aliased = false;
+  for (const extent *s = first;; s = s->next) {
+    if (s == nullptr) return nullptr;
+    aliased = aliased || s->state == extent_state::aliased;
+    if (s->state != extent_state::aliased && s->state != extent_state::free) return nullptr;
+    if (end <= s->end()) break;
+  }
+  if (aliased && recall_blocker(*first, begin, end) != nullptr) return nullptr;
+  extents.expect_recalls(aliased ? recalls_.size() : 0);
+  if (aliased) first = perform_recalls(first, begin);
+  return extents.place_at(first, begin, bytes);
+}
+
+// ---- placements of sizes ----
 
 // Checks that all aliased pages of a placement can be recalled: each must be free at its owner's
 // address, the owner must lie outside the placement, and no two pages of the placement may be the
@@ -266,6 +297,7 @@ void arena::enter_in_table_or_cache(extent &s) {
 // Remembers the placement of an extent that does not come from a remembered one. Without host memory
 // it does so when the extent is allocated the next time.
 void arena::remember_placement(extent *s) noexcept {
+  if (remembers_state()) state_placements_.remember(s->begin, s->bytes);
   if (s->bin != nullptr || packed_) return;
   if (placements_.full()) forget_placements();
   try {
@@ -289,6 +321,7 @@ void arena::forget_placements() {
 void arena::pack() {
   if (packed_) return;
   forget_placements();
+  state_placements_.forget_all();
   packed_ = true;
 }
 
@@ -317,6 +350,7 @@ void *arena::enter_slab(extent *memory, const block_request &r) {
   memory->blocks = s;
   memory->allocated = false;
   remember_placement(memory);
+  if (remembers_state()) state_placements_.add(memory->begin, memory->bytes);
   if (memory->in_table) {
     blocks_.erase(memory->begin);
     memory->in_table = false;
@@ -358,6 +392,7 @@ void arena::remove_empty(slab &s) {
   slabs_.unlink(&s);
   if (memory.bin == nullptr) {
     if (memory.awaited) wake_waiting(memory);
+    if (remembers_state()) state_placements_.remove(memory.begin, memory.bytes);
     release(memory);
   } else if (!memory.cached) {
     cache(memory);
@@ -401,7 +436,8 @@ std::size_t arena::usable_size(std::uint64_t address) const {
 
 std::size_t arena::host_bytes() const {
   return sizeof(*this) + extents.host_bytes() + blocks_.host_bytes() + placements_.host_bytes() +
-         all_slabs_.size() * sizeof(slab) + slabs_.host_bytes() + pattern.host_bytes();
+         state_placements_.host_bytes() + all_slabs_.size() * sizeof(slab) + slabs_.host_bytes() +
+         pattern.host_bytes();
 }
 
 }  // namespace stillmap

@@ -21,6 +21,7 @@
 #include "stillmap/allocators/internal/pending_frees.h"
 #include "stillmap/allocators/internal/placement_cache.h"
 #include "stillmap/allocators/internal/slab.h"
+#include "stillmap/allocators/internal/state_placements.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/stream.h"
 
@@ -137,6 +138,7 @@ class arena {
   void *enter(extent *s, const block_request &r) {
     if (!s->in_table) enter_in_table_or_cache(*s);
     if (s->bin == nullptr && r.alignment == allocation_granule) remember_placement(s);
+    if (remembers_state()) state_placements_.add(s->begin, s->bytes);
     s->cross_stream = false;
     return hand_out(*s, r);
   }
@@ -174,8 +176,9 @@ class arena {
 
   // Merges all cached blocks and empty slabs into free memory.
   void flush();
-  // Packed, blocks go to the smallest extent that fits instead of to remembered placements. An arena
-  // begins so; one whose pages can move has placements once its requests recur.
+  // Packed, blocks go to the smallest extent that fits instead of to the first placement of their size.
+  // An arena begins so; one whose pages can move, and that is not tight, has placements of sizes once its
+  // requests recur.
   void pack();
   void unpack() { packed_ = false; }
   bool packed() const { return packed_; }
@@ -242,7 +245,7 @@ class arena {
   std::uint64_t moved = 0;
   std::uint64_t halved_at = 0;
   growth_pattern pattern;
-  bool tight = false;               // hardly any memory was left: it stays packed
+  bool tight = false;               // hardly more memory than it needs: it stays packed
   bool repeats = false;             // as far as the pattern tells
   history_ring *history = nullptr;  // notified of recalled pages
 
@@ -334,6 +337,7 @@ class arena {
     if (s.awaited) [[unlikely]]
       wake_waiting(s);
     if (s.bin == nullptr) [[unlikely]] {
+      if (remembers_state()) state_placements_.remove(s.begin, s.bytes);
       release(s);
       return;
     }
@@ -369,6 +373,10 @@ class arena {
   extent *find_extent(const block_request &r, search_in where, at_lent lent);
   extent *first_available(const block_request &r, at_lent lent);
   extent *find_cached_placement(const block_request &r, at_lent lent);
+  // Placements by state, while it is packed, for a program that repeats itself.
+  bool remembers_state() const { return packed_ && repeats && !in_chunks_; }
+  extent *claim_by_state(const block_request &r);
+  extent *claim_at(std::uint64_t begin, std::uint64_t bytes);
   extent *claim(size_bin &of, std::size_t i, extent *&blocker);
   // The list in which a placement that overlaps `s` must wait; nullptr: `s` is available.
   wait_list *blocker_of(extent &s) {
@@ -408,6 +416,7 @@ class arena {
   counters counters_;
   slab_heaps slabs_;
   placement_cache placements_;
+  state_placements state_placements_;
   extent nothing_;
   std::uint64_t claims_;  // the last claim that involved aliased pages; no other arena has it
   std::vector<recall> recalls_;  // of the current claim
