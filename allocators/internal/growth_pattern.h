@@ -16,11 +16,16 @@ namespace stillmap {
 // Threads: externally synchronised. add() may allocate host memory, and then changes nothing.
 class growth_pattern {
  public:
-  // False: the request does not count.
-  bool add(std::uint64_t live_bytes, std::uint64_t live_blocks, std::uint64_t bytes) {
+  // A hash of a request and of what is live.
+  static std::uint64_t key_of(std::uint64_t live_bytes, std::uint64_t live_blocks,
+                              std::uint64_t bytes) {
     std::uint64_t key = live_bytes * 0x9E3779B97F4A7C15u;
     key = (key ^ (key >> 32) ^ live_blocks) * 0xD6E8FEB86659FD93u;
-    key = (key ^ (key >> 32) ^ bytes) * 0xD6E8FEB86659FD93u;
+    return (key ^ (key >> 32) ^ bytes) * 0xD6E8FEB86659FD93u;
+  }
+  // False: the request does not count.
+  bool add(std::uint64_t live_bytes, std::uint64_t live_blocks, std::uint64_t bytes) {
+    const std::uint64_t key = key_of(live_bytes, live_blocks, bytes);
     if ((key & unsampled_) != 0) return false;
     count(key);
     return true;

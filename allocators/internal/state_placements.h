@@ -9,6 +9,8 @@
 #include <new>
 #include <vector>
 
+#include "stillmap/allocators/internal/growth_pattern.h"
+
 namespace stillmap {
 
 // Two placements are remembered for a request: that of the same size when the same addresses were in use,
@@ -28,7 +30,7 @@ class state_placements {
                                     std::uint64_t live_blocks) {
     bytes_ = bytes;
     same_addresses_ = mix(in_use_ ^ bytes * odd) | 1;
-    same_amount_ = mix(mix(live_bytes * odd + live_blocks) ^ bytes) | 1;
+    same_amount_ = growth_pattern::key_of(live_bytes, live_blocks, bytes) | 1;
     if (filled_ == 0) return {};
     return {entries_[slot_of(same_addresses_)].begin, entries_[slot_of(same_amount_)].begin};
   }
