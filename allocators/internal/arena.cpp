@@ -321,7 +321,6 @@ void arena::forget_placements() {
 void arena::pack() {
   if (packed_) return;
   forget_placements();
-  state_placements_.forget_all();
   packed_ = true;
 }
 
@@ -388,15 +387,8 @@ extent *arena::release(extent &s) {
 // An empty slab leaves the heap of its class. Its memory is cached, or free where it has no
 // placement.
 void arena::remove_empty(slab &s) {
-  extent &memory = *s.memory;
   slabs_.unlink(&s);
-  if (memory.bin == nullptr) {
-    if (memory.awaited) wake_waiting(memory);
-    if (remembers_state()) state_placements_.remove(memory.begin, memory.bytes);
-    release(memory);
-  } else if (!memory.cached) {
-    cache(memory);
-  }
+  if (!s.memory->cached) cache(*s.memory);
 }
 
 // Requires: all blocks of its slab are free.

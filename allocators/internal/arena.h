@@ -180,7 +180,10 @@ class arena {
   // An arena begins so; one whose pages can move, and that is not tight, has placements of sizes once its
   // requests recur.
   void pack();
-  void unpack() { packed_ = false; }
+  void unpack() {
+    packed_ = false;
+    state_placements_.forget_all();
+  }
   bool packed() const { return packed_; }
   // Whether a request is served from free memory before it is asked which pending blocks are free. A
   // packed arena may: where its blocks lie depends on history anyway. Blocks that are held back cost
