@@ -1,9 +1,18 @@
 """Third-party code, in one list for WORKSPACE and MODULE.bazel alike.
 
-Each entry is a pinned archive. Where STILLMAP_SYSTEM_PACKAGES=1 (tools/bazel sets it on Debian 12)
+Each entry is a pinned archive. Where STILLMAP_SYSTEM_PACKAGES=1 (tools/bazel sets it with Debian's Bazel)
 the same repository is made of the files that the distribution's package installed instead, so that
 nothing is downloaded (OpenSSL is always the system's). Both shapes are read by the same BUILD file in third_party/.
 """
+
+def _shared_library(name):
+    # By its name for linking, which has no version: each distribution has another one.
+    return ["%s/lib%s.so" % (folder, name) for folder in [
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/aarch64-linux-gnu",
+        "/usr/lib64",
+        "/usr/lib",
+    ]]
 
 _DEPENDENCIES = {
     "googletest": struct(
@@ -20,11 +29,7 @@ _DEPENDENCIES = {
         package = "libbenchmark-dev",
         system = {
             "include/benchmark": ["/usr/include/benchmark"],
-            "lib/libbenchmark.so.1": [
-                "/usr/lib/x86_64-linux-gnu/libbenchmark.so",
-                "/usr/lib/aarch64-linux-gnu/libbenchmark.so",
-                "/usr/lib/libbenchmark.so",
-            ],
+            "lib/libbenchmark.so": _shared_library("benchmark"),
         },
     ),
     "tl_expected": struct(
@@ -41,11 +46,7 @@ _DEPENDENCIES = {
         package = "libfmt-dev",
         system = {
             "include/fmt": ["/usr/include/fmt"],
-            "lib/libfmt.so.9": [
-                "/usr/lib/x86_64-linux-gnu/libfmt.so.9",
-                "/usr/lib/aarch64-linux-gnu/libfmt.so.9",
-                "/usr/lib/libfmt.so.9",
-            ],
+            "lib/libfmt.so": _shared_library("fmt"),
         },
     ),
     "cli11": struct(
@@ -63,11 +64,7 @@ _DEPENDENCIES = {
         system = {
             "xxhash.h": ["/usr/include/xxhash.h"],
             "xxh_x86dispatch.h": ["/usr/include/xxh_x86dispatch.h"],
-            "libxxhash.so.0": [
-                "/usr/lib/x86_64-linux-gnu/libxxhash.so.0",
-                "/usr/lib/aarch64-linux-gnu/libxxhash.so.0",
-                "/usr/lib/libxxhash.so.0",
-            ],
+            "libxxhash.so": _shared_library("xxhash"),
         },
     ),
     "zstd": struct(
@@ -78,11 +75,7 @@ _DEPENDENCIES = {
         system = {
             "lib/zstd.h": ["/usr/include/zstd.h"],
             "lib/zstd_errors.h": ["/usr/include/zstd_errors.h"],
-            "lib/libzstd.so.1": [
-                "/usr/lib/x86_64-linux-gnu/libzstd.so.1",
-                "/usr/lib/aarch64-linux-gnu/libzstd.so.1",
-                "/usr/lib/libzstd.so.1",
-            ],
+            "lib/libzstd.so": _shared_library("zstd"),
         },
     ),
     "lz4": struct(
@@ -92,11 +85,7 @@ _DEPENDENCIES = {
         package = "liblz4-dev",
         system = {
             "lib/lz4.h": ["/usr/include/lz4.h"],
-            "lib/liblz4.so.1": [
-                "/usr/lib/x86_64-linux-gnu/liblz4.so.1",
-                "/usr/lib/aarch64-linux-gnu/liblz4.so.1",
-                "/usr/lib/liblz4.so.1",
-            ],
+            "lib/liblz4.so": _shared_library("lz4"),
         },
     ),
     "flatbuffers": struct(
@@ -117,11 +106,7 @@ _DEPENDENCIES = {
         system = {
             "include/liburing.h": ["/usr/include/liburing.h"],
             "include/liburing": ["/usr/include/liburing"],
-            "lib/liburing.so.2": [
-                "/usr/lib/x86_64-linux-gnu/liburing.so.2",
-                "/usr/lib/aarch64-linux-gnu/liburing.so.2",
-                "/usr/lib/liburing.so.2",
-            ],
+            "lib/liburing.so": _shared_library("uring"),
         },
     ),
     # Always the system's: cryptography is what a distribution keeps patched, and its build is no
@@ -136,18 +121,8 @@ _DEPENDENCIES = {
                 "/usr/include/aarch64-linux-gnu/openssl",
                 "/usr/include/openssl",
             ],
-            "lib/libcrypto.so.3": [
-                "/usr/lib/x86_64-linux-gnu/libcrypto.so.3",
-                "/usr/lib/aarch64-linux-gnu/libcrypto.so.3",
-                "/usr/lib64/libcrypto.so.3",
-                "/usr/lib/libcrypto.so.3",
-            ],
-            "lib/libssl.so.3": [
-                "/usr/lib/x86_64-linux-gnu/libssl.so.3",
-                "/usr/lib/aarch64-linux-gnu/libssl.so.3",
-                "/usr/lib64/libssl.so.3",
-                "/usr/lib/libssl.so.3",
-            ],
+            "lib/libcrypto.so": _shared_library("crypto"),
+            "lib/libssl.so": _shared_library("ssl"),
         },
     ),
 }
@@ -294,7 +269,7 @@ def _mpi_impl(ctx):
     found = [r for r in roots if ctx.path(r + "/include/mpi.h").exists and ctx.path(r + "/lib/libmpi.so").exists]
     if found:
         ctx.symlink(found[0] + "/include", "include")
-        ctx.symlink(found[0] + "/lib/libmpi.so", "lib/libmpi.so.40")
+        ctx.symlink(found[0] + "/lib/libmpi.so", "lib/libmpi.so")
     ctx.file("BUILD", _MPI_BUILD if found else "")
     ctx.file("have.bzl", "HAVE_MPI = %s\n" % bool(found))
 
