@@ -34,7 +34,8 @@ endforeach()
 if(NOT _cuda_include)
   list(JOIN _candidates ", " _candidates)
   message(FATAL_ERROR "No CUDA headers (looked for cuda.h in ${_candidates}). Install the CUDA "
-    "Toolkit and set CUDA_HOME, or run ./test or ./run once to download the headers from PyPI.")
+    "Toolkit and set CUDA_HOME, or set STILLMAP_CUDA_INCLUDE to a folder that has cuda.h: "
+    "`pip install nvidia-cuda-runtime-cu12` puts one into site-packages/nvidia/cuda_runtime/include.")
 endif()
 message(STATUS "CUDA headers: ${_cuda_include}")
 

@@ -84,8 +84,8 @@ std::vector<std::string> hostcuda_candidates() {
   std::error_code none;
   const fs::path executable = fs::read_symlink("/proc/self/exe", none);
   if (!executable.empty()) add_runfiles(out, executable.string() + ".runfiles");
-#ifdef STILLMAP_HOSTCUDA_INSTALL_DIR
-  out.push_back(std::string(STILLMAP_HOSTCUDA_INSTALL_DIR) + "/" + soname);
+#ifdef STILLMAP_HOSTCUDA_DIR
+  out.push_back(std::string(STILLMAP_HOSTCUDA_DIR) + "/" + soname);
 #endif
   return out;
 }

@@ -130,7 +130,6 @@ with_components() {
 # Several sources in one compilation, as the project around it asks for: each alone is compiled by .ci/run's
 # step cmake.
 with_fetch_content() {
-  export STILLMAP_DRIVER=host STILLMAP_HOSTCUDA=$hostcuda
   configure -S "$here/fetch_consumer" -B "$work/fetch" -DSTILLMAP_SOURCE="$root" -DCMAKE_CXX_COMPILER=g++ \
     -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 &&
     cmake --build "$work/fetch" &&
