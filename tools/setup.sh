@@ -4,7 +4,7 @@
 set -euo pipefail
 STILLMAP_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# What Debian 12 calls the things we need: the build, then the third-party code.
+# What Debian 12 and 13 call the things we need: the build, then the third-party code.
 STILLMAP_PACKAGES=(
   g++ python3 python3-dev
   bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
@@ -30,14 +30,24 @@ as_root() {
   fi
 }
 
+# The system's name where it is not one that ./run and ./test are tried on (tools/check/debian.sh), else nothing.
+untried_system() {
+  local ID=unknown VERSION_ID='' PRETTY_NAME=''
+  # shellcheck disable=SC1091
+  [[ ! -r /etc/os-release ]] || . /etc/os-release
+  [[ $ID$VERSION_ID == debian1[23] ]] || printf '%s' "${PRETTY_NAME:-$ID $VERSION_ID}"
+}
+
 # Installs those of the named Debian packages that are missing, and says which.
 ensure_packages() {
-  local missing=() package
+  local missing=() package system
+  system=$(untried_system)
   if ! command -v dpkg-query >/dev/null; then
     if find_bazel >/dev/null && command -v g++ >/dev/null && command -v python3 >/dev/null; then
       return 0 # Not Debian: whoever set this machine up knows better; Bazel gets the rest.
     fi
-    die "this is no Debian, so please install Bazel, g++ and python3 yourself (on Debian: $*)"
+    die "$system has no packages of Debian's: install Bazel 4 or later, g++ 12 or later, OpenSSL's headers and Python 3" \
+      "(on Debian: $*)"
   fi
   local installed
   installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null || true)
@@ -46,6 +56,7 @@ ensure_packages() {
   done
   ((${#missing[@]})) || return 0
 
+  [[ ! $system ]] || say "tried on Debian 12 and 13, not on $system: its packages may have other names or be too old (g++ 12 is needed)"
   say "installing Debian packages: ${missing[*]}"
   local log="$STILLMAP_ROOT/.cache/apt.log" apt=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
   mkdir -p "$(dirname "$log")"
