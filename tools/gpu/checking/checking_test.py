@@ -9,7 +9,7 @@ import unittest
 
 TOOLS = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TOOLS / "gpu"), str(TOOLS)]
-from checking import claims, machine, parts, report, results, running  # noqa: E402
+from checking import claims, machine, parts, report, results, running, session  # noqa: E402
 
 
 def tests_of(passed, failed=(), skipped=0):
@@ -141,6 +141,66 @@ echo "[ RUN      ] growth.four"; kill -SEGV $$""")
         self.assertEqual((done["passed"], done["failed"]), (1, 0))
 
 
+    def test_with_less_than_its_time_a_program_that_is_stopped_has_not_failed(self):
+        (self.out / "say").write_text(json.dumps({"benchmarks": [case("a")]}))
+        made = parts.Job("it", "benchmark", [self.program(
+            'cp "%s/say" "${1#--benchmark_out=}"; sleep 60' % self.out)], 20)
+        done = running.run(made, dict(os.environ), self.out, time.time() + 60, pace=0.1)
+        self.assertEqual((done["passed"], done["failed"], done["skipped"]), (1, 0, 1))
+        self.assertEqual(done["unable"], "stopped after 2 s of at most 20; what it had measured is kept")
+        self.assertFalse(running.is_whole(done))
+
+    def test_a_program_that_ends_by_itself_is_told_how_long_it_has(self):
+        made = parts.Job("it", "json", [self.program('echo "$1"'), "{seconds}"], 60)
+        running.run(made, dict(os.environ), self.out, time.time() + 600, pace=0.5)
+        self.assertEqual((self.out / "it.log").read_text(), "25\n")
+
+
+class Sessions(InAFolder):
+    WHERE = machine.Machine({"gpu": "a GPU", "commit": "abc"}, dict(os.environ))
+
+    def part(self, name, *jobs, seconds=60):
+        return parts.Part(name, "", seconds, lambda here, out, given: list(jobs))
+
+    def job(self, name, text):
+        path = self.out / ("program_" + name)
+        path.write_text("#!/bin/bash\necho %s >>%s/ran\n%s\n" % (name, self.out, text))
+        path.chmod(0o755)
+        return parts.Job(name, "json", [str(path)], 60)
+
+    def run_it(self, *wanted, minutes=1.0, where=None):
+        given = type("given", (), {"minutes": minutes})
+        session.run(list(wanted), where or self.WHERE, self.out, self.out, given)
+        ran = (self.out / "ran").read_text().split() if (self.out / "ran").exists() else []
+        (self.out / "ran").unlink(missing_ok=True)
+        return ran
+
+    def test_go_on_where_an_earlier_one_ended(self):
+        one = self.part("one", self.job("a", ""), self.job("b", "exit 1"))
+        self.assertEqual(self.run_it(one), ["a", "b"])
+        two = self.part("two", self.job("c", ""))
+        self.assertEqual(self.run_it(one, two), ["c"], "what failed has been measured, too")
+        self.assertEqual(self.run_it(one, two), [])
+        other = machine.Machine(dict(self.WHERE.about, commit="def"), dict(os.environ))
+        self.assertEqual(self.run_it(two, where=other), ["c"])
+        self.assertEqual(self.run_it(one, two, minutes=None), ["a", "b", "c"])
+
+    def test_a_job_that_was_stopped_runs_again_after_what_has_not_begun(self):
+        slow, quick, other = self.job("slow", "sleep 60"), self.job("quick", ""), self.job("other", "")
+        # 20 s for 600 planned, so the first part has two of its sixty.
+        self.assertEqual(self.run_it(self.part("one", slow, quick), self.part("two", other, seconds=540),
+                                     minutes=(session.REPORT_SECONDS + 20) / 60), ["slow", "other"])
+        self.assertEqual(self.run_it(self.part("one", slow._replace(command=["true"]), quick)), ["quick"])
+        done = {job["name"]: job["status"] for part in results.gather(self.out) for job in part["jobs"]}
+        self.assertEqual(done, {"slow": 0, "quick": 0, "other": 0})
+
+    def test_each_result_is_on_disk_before_the_next_program_starts(self):
+        looks = self.job("looks", 'grep -q \'"name": "first"\' %s/part_one.json && [[ -s %s/results.tar.gz ]]' % (
+            self.out, self.out))
+        self.run_it(self.part("one", self.job("first", ""), looks))
+        self.assertEqual([job["status"] for job in results.gather(self.out)[0]["jobs"]], [0, 0])
+
+
 class Results(InAFolder):
     def test_parts_of_different_runs_come_together_in_their_order(self):
         where = machine.Machine({"gpu": "a GPU"}, {})
@@ -251,6 +311,11 @@ class Report(InAFolder):
 class Parts(unittest.TestCase):
     def test_fit_into_25_minutes(self):
         self.assertLessEqual(sum(p.seconds for p in parts.ALL), 25 * 60)
+
+    def test_the_time_that_is_there_is_shared(self):
+        self.assertEqual(parts.pace(300, [400, 200]), 0.5)
+        self.assertEqual(parts.pace(3000, [400, 200]), 1.0)
+        self.assertEqual(parts.pace(-1, [400]), 0.0)
 
     def test_each_fits_into_a_call_of_ten_minutes(self):
         for p in parts.ALL:

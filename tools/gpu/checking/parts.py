@@ -1,14 +1,14 @@
-"""The parts of the check. A part is stopped when its time is used up.
+"""The parts of the check, the most telling first. A part is stopped when its time is used up.
 
-A machine with a GPU is lent by the minute: all parts together take at most 25.
+A machine with a GPU is lent by the minute: all parts together take at most 25, or what `--minutes` says.
 """
 import collections
 import importlib.util
 import os
 import sys
 
-# kind: how its results are read (running.py). seconds: of this job; a part may have fewer left.
-# absent: why it cannot run here; empty where it can.
+# kind: how its results are read (running.py). seconds: of this job; it may get fewer. {seconds} in its command
+# is what a program that ends by itself plans with. absent: why it cannot run here; empty where it can.
 Job = collections.namedtuple("Job", "name kind command seconds environment absent",
                              defaults=({}, ""))
 
@@ -47,7 +47,7 @@ def bench(name, seconds):
 
 
 def costs(here, out, given):
-    command = [str(here / "bin" / "cost_table"), "--out", str(out), "--seconds", "200"]
+    command = [str(here / "bin" / "cost_table"), "--out", str(out), "--seconds", "{seconds}"]
     if given.quick:
         command.append("--quick")
     return Job("costs", "json", command, 240)
@@ -56,7 +56,7 @@ def costs(here, out, given):
 def torch(here, out, given):
     command = [sys.executable, str(here / "torch_check" / "run.py"),
                "--library", str(here / "lib" / "libstillmap_torch.so"), "--out", str(out),
-               "--seconds", "400"]
+               "--seconds", "{seconds}"]
     if given.quick:
         command.append("--quick")
     if given.driver == "host":
@@ -81,17 +81,22 @@ def tests(here, out, given):
 ALL = (
     Part("conformance", "what is assumed of CUDA, number by number", 90,
          of(test("conformance", 90))),
-    Part("tests", "all tests that need no hostcuda; `gpu`: with kernels that look at the data", 180,
-         tests),
     Part("costs", "every call of the driver against size, neighbours, threads, mappings", 240,
          of(costs)),
     Part("growth", "growing in place, against copying and the driver's own pools", 200,
-         of(bench("driver_bench", 40), bench("growth_bench", 100), bench("append_bench", 40),
+         of(bench("growth_bench", 100), bench("driver_bench", 40), bench("append_bench", 40),
             bench("vector_bench", 30), bench("remap_bench", 30))),
-    Part("allocator", "the caching allocator's hot path", 60, of(bench("allocator_bench", 60))),
-    Part("checkpoint", "suspend, snapshot, handoff, migration, against the copy engine", 300,
-         of(bench("suspend_bench", 80), bench("digest_bench", 20), bench("handoff_bench", 40),
-            bench("migration_bench", 80), bench("snapshot_bench", 80), bench("process_bench", 40),
-            bench("image_bench", 40))),
     Part("torch", "training and serving with PyTorch, four allocators side by side", 430, of(torch)),
+    Part("checkpoint", "suspend, handoff, migration, snapshot, against the copy engine", 300,
+         of(bench("suspend_bench", 80), bench("handoff_bench", 40), bench("migration_bench", 80),
+            bench("digest_bench", 20), bench("snapshot_bench", 80), bench("process_bench", 40),
+            bench("image_bench", 40))),
+    Part("allocator", "the caching allocator's hot path", 60, of(bench("allocator_bench", 60))),
+    Part("tests", "all tests that need no hostcuda; `gpu`: with kernels that look at the data", 180,
+         tests),
 )
+
+
+def pace(left, seconds):
+    """What of its time each part may take, where `left` seconds are for all of `seconds`: at most 1."""
+    return min(1.0, max(0.0, left) / sum(seconds)) if seconds else 1.0

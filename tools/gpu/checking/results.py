@@ -33,6 +33,14 @@ def gather(out):
     return sorted(found, key=lambda p: p["began"])
 
 
+def of_before(out, name, machine):
+    """The jobs of a part that an earlier run has tried on the same machine, commit and driver, by name."""
+    for part in gather(out):
+        if part["part"] == name and part["machine"] == machine.about:
+            return {job["name"]: job for job in part["jobs"]}
+    return {}
+
+
 def extra(out):
     """What programs wrote in forms of their own, by file name."""
     found = {}

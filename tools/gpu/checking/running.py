@@ -8,6 +8,9 @@ import subprocess
 import time
 
 
+NO_TIME = "not begun for want of time"
+
+
 def read_json(path):
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -90,18 +93,24 @@ def wait(process, seconds, name):
             print("check: %s: %d s" % (name, now - began), flush=True)
 
 
-def run(job, environment, out, until):
-    """A dictionary of what came of it. `until`: when its part is over."""
+def is_whole(done):
+    """Whether nothing is left to do of a job: it ended by itself, well or not, or cannot run here."""
+    return done["status"] not in ("out of time", NO_TIME)
+
+
+def run(job, environment, out, until, pace=1.0):
+    """A dictionary of what came of it. `until`: when its part is over. `pace`: what of its seconds it may take;
+    where that is not all of them, a program that is stopped has not failed."""
     done = {"name": job.name, "kind": job.kind, "passed": 0, "failed": 0, "skipped": 0, "why": [],
             "unable": "", "results": None, "seconds": 0}
-    left = min(job.seconds, until - time.time())
+    left = min(job.seconds * pace, until - time.time())
     unable = job.absent or ("the part's time was over" if left < 1 else "")
     if unable:
-        done.update(skipped=1, status="not begun", unable=unable)
+        done.update(skipped=1, status="not begun" if job.absent else NO_TIME, unable=unable)
         print("check:   %s: not begun: %s" % (job.name, unable), flush=True)
         return done
     report, log = out / (job.name + ".json"), out / (job.name + ".log")
-    command = list(job.command)
+    command = [word.replace("{seconds}", "%d" % max(1, left * 5 / 6)) for word in job.command]
     if job.kind != "json":
         report.unlink() if report.exists() else None
         flag = "--gtest_output=json:" if job.kind == "tests" else "--benchmark_out="
@@ -134,7 +143,10 @@ def run(job, environment, out, until):
     elif job.kind == "json" and status == 0:
         done["passed"] = 1
     nothing = done["passed"] == 0 and done["skipped"] == 0
-    if status is None or (done["failed"] == 0 and (status != 0 or nothing)):
+    if status is None and pace < 1:
+        done["skipped"] += 1
+        done["unable"] = "stopped after %d s of at most %d; what it had measured is kept" % (left, job.seconds)
+    elif status is None or (done["failed"] == 0 and (status != 0 or nothing)):
         done["failed"] += 1
         lines = said.strip().splitlines()
         done["why"].append("ended with %s: %s" % (
