@@ -1,10 +1,10 @@
-// A device vector that grows to a gigabyte without moving. README.md quotes the lines between the
-// rulers word for word.
+// A device vector that grows to a gigabyte without moving. README.md quotes the region
+// [stays].
 #include <cstdio>
 #include <span>
 #include <vector>
 
-// ------------------------------------------------------------------------------------------------
+// [stays]
 #include "stillmap/vmm/device_vector.h"
 
 stillmap::result<bool> stays(const stillmap::device &gpu, std::span<const float> batch, int times) {
@@ -17,7 +17,7 @@ stillmap::result<bool> stays(const stillmap::device &gpu, std::span<const float>
   std::printf("%zu floats at %p\n", values->size(), static_cast<void *>(values->data()));
   return values->data() == before;
 }
-// ------------------------------------------------------------------------------------------------
+// [/stays]
 
 int main() {
   const auto gpu = stillmap::device::open();

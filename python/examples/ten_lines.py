@@ -5,6 +5,7 @@ import tempfile
 
 import stillmap
 
+# [ten_lines]
 cache = stillmap.GrowableBuffer(4 << 20, tag="kv", reserve=1 << 30, hint=0x200000000000)
 address = cache.address
 cache.copy_from_host(b"contents")
@@ -22,3 +23,4 @@ cache.close()
 with stillmap.restore(image) as restored:  # here, or in another process
     assert restored.blocks[0]["address"] == address
     print("restored at the same address, step", restored.notes["step"].decode())
+# [/ten_lines]
