@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs clang-tidy with the checks of .clang-tidy over all C++ sources, or over those named.
 #   tools/check/tidy.sh [-p BUILD] [FILE...]
-# BUILD is a CMake build folder; without one, the default is out/tidy, which is configured for it. Needs
+# BUILD is a CMake build folder; the default is the one that tools/compile_commands.sh makes. Needs
 # clang-tidy 14 (Debian: clang-tidy-14). Exits 1 where clang-tidy has something to say.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
@@ -16,14 +16,12 @@ tidy=$(type -P clang-tidy-14 || type -P clang-tidy) || {
   echo "tidy: no clang-tidy; on Debian: apt-get install clang-tidy-14" >&2
   exit 1
 }
-if [[ ! $build ]]; then
-  build=out/tidy
-  python=OFF
-  [[ ! -e .cache/nanobind/cmake ]] || python=ON # which tools/setup.sh puts there
-  cmake -S . -B "$build" -G Ninja -DSTILLMAP_BUILD_BENCH=ON -DSTILLMAP_BUILD_PYTHON="$python" >/dev/null
-  cmake --build "$build" --target stillmap_manifest >/dev/null
+if [[ $build ]]; then
+  cmake -B "$build" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >/dev/null
+else
+  tools/compile_commands.sh
+  build=out/compile_commands
 fi
-cmake -B "$build" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >/dev/null
 
 # The sources that the build compiles, each once.
 mapfile -t known < <(python3 - "$build/compile_commands.json" "$PWD" <<'PYTHON'
