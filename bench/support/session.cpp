@@ -30,9 +30,10 @@ bool on_gpu() {
 }
 
 std::size_t amount(std::size_t here, std::size_t gpu) {
-  if (!on_gpu() || smoke()) return here;
+  if (smoke()) return here;
   const std::size_t asked = std::strtoull(environment("STILLMAP_BENCH_GIB"), nullptr, 10);
-  return asked != 0 ? asked << 30 : gpu;
+  if (asked != 0) return asked << 30;
+  return on_gpu() ? gpu : here;
 }
 
 driver *the_driver() {

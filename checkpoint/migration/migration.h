@@ -59,6 +59,11 @@ struct progress {
   double bytes_per_second = 0;  // measured throughput
   // Estimated downtime if the task were stopped now; 0: not known yet.
   std::chrono::duration<double> expected_downtime{0};
+  // The part of it in which all memory is scanned for changes, which no further round shortens.
+  std::chrono::duration<double> expected_scan{0};
+  // No further round is made: quiesce() is called next. Reported before the task is stopped, so that
+  // expected_downtime can be compared with max_downtime while the migration can still be cancelled.
+  bool stopping = false;
 };
 
 // What a sender does about a task that writes faster than it can be copied, once throttle() has
@@ -77,7 +82,9 @@ struct send_options {
   std::size_t channels = 2;
   // The unit of comparison and transfer: a power of two from 64 KiB to the page size.
   std::uint32_t chunk_bytes = 512 << 10;
-  // The downtime that the sender aims for.
+  // The downtime that the sender aims for. Memory that takes longer to scan for changes cannot be
+  // moved in it: with no_convergence::cancel the migration then fails before the task is stopped, with
+  // stop_and_copy progress::expected_downtime says how long it will take.
   std::chrono::milliseconds max_downtime{100};
   std::size_t max_rounds = 30;
   no_convergence on_no_convergence = no_convergence::stop_and_copy;
@@ -149,7 +156,7 @@ class sender {
   // Errors:  in sent_memory::failure: invalid_argument (no memory has the tag; options),
   //          not_supported (memory of other devices or processes, suspended memory; rejected
   //          certificates), operation_canceled, busy (another process holds the record; no
-  //          convergence; the destination is silent, or refused because an address is in use there
+  //          convergence, or max_downtime is shorter than a scan: value and limit in ms; the destination is silent, or refused because an address is in use there
   //          or its record has a newer epoch), corrupt (malformed messages), the system's, the
   //          driver's.
   // Memory:  two pinned chunks per channel, and 16 bytes per chunk of the task's memory.

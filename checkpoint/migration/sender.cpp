@@ -158,6 +158,10 @@ class sender::core {
     const status copied = with_host_memory(sender_op, [&] { return copy.copy_while_running(); });
     throttled_ = copy.throttled();
     if (!copied) return copied;
+    reporter_.stopping();
+    if (options_.cancel.stop_requested()) {
+      return make_error(errc::operation_canceled, sender_op, "stop requested");
+    }
     stopped_at_ = clock::now();
     if (options_.quiesce) {
       stopped_ = true;

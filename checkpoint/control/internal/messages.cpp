@@ -122,7 +122,7 @@ void fields(Wire &w, field_of<Wire, snapshot_progress> &p) {
 template <class Wire>
 void fields(Wire &w, field_of<Wire, migration::progress> &p) {
   w(up_to(p.step, migration::step::running_recorded), p.round, p.bytes, p.bytes_sent, p.round_sent,
-    p.round_bytes, p.bytes_per_second, p.expected_downtime);
+    p.round_bytes, p.bytes_per_second, p.expected_downtime, p.expected_scan, p.stopping);
 }
 
 template <class Wire>

@@ -16,9 +16,15 @@ constexpr int max_attempts = 4;    // to send a chunk that arrives damaged
 constexpr std::size_t min_scan_chunks = 256;
 // Enough chunks to keep the channels busy while others are scanned.
 constexpr std::size_t queued_chunks = 16;
+// Of a downtime: three synced records, and the messages about them.
+constexpr double commit_seconds = 0.01;
 
 double seconds_since(clock::time_point t) {
   return std::chrono::duration<double>(clock::now() - t).count();
+}
+
+std::uint64_t milliseconds(double seconds) {
+  return static_cast<std::uint64_t>(seconds * 1e3);
 }
 
 tl::unexpected<error> still_damaged(std::uint64_t chunks) {
@@ -40,32 +46,44 @@ status precopy::copy_while_running() {
     return make_error(errc::not_supported, precopy_op,
                       "the device cannot detect changes, and a long downtime is not allowed");
   }
-  std::size_t previous = 0, stuck = 0;
-  int throttled = 0;  // times
   for (;;) {
     if (out_.rounds != 0) STILLMAP_RETURN_IF_ERROR(update_layout(true));
     STILLMAP_ASSIGN_OR_RETURN(const std::size_t sent,
                               out_.rounds == 0 ? copy(from_.all()) : copy_changes(true));
     if (sent == 0) return {};
     STILLMAP_ASSIGN_OR_RETURN(const downtime_estimate estimate, estimate_downtime());
-    if (estimate.seconds() <= max_downtime()) return {};
-    // Scanning takes as long after another round, so another round does not help if there is
-    // little to send.
-    if (estimate.sending * 4 <= estimate.scanning && stop_and_copy) return {};
-    stuck = previous != 0 && sent * 10 > previous * 8 ? stuck + 1 : 0;
-    previous = sent;
-    if (out_.rounds < options_.max_rounds && stuck < 2) continue;
-    if (options_.throttle && throttled < most_throttled) {
-      options_.throttle(0.3 * ++throttled);
-      throttled_ = true;
-      stuck = 0;
-      if (out_.rounds < 2 * options_.max_rounds) continue;
-    }
-    if (stop_and_copy) return {};
-    return make_error(
-        errc::busy, precopy_op, "the task writes faster than it can be copied", estimate.bytes_left,
-        static_cast<std::uint64_t>(bytes_per_second_ * max_downtime()), error_unit::bytes);
+    STILLMAP_ASSIGN_OR_RETURN(const bool more, another_round(estimate, sent));
+    if (!more) return {};
   }
+}
+
+result<bool> precopy::another_round(const downtime_estimate &e, std::size_t sent) {
+  if (e.seconds() <= max_downtime()) return false;
+  const bool stop_and_copy = options_.on_no_convergence == no_convergence::stop_and_copy;
+  // Where scanning alone takes too long, no round reaches the aim. What changes during the next round is as much less
+  // as that one is shorter; a round that saves a tenth of the downtime is worth its time.
+  const double saved = e.sending * (1 - (e.scanning + e.sending) / round_seconds_);
+  if (e.without_sending() > max_downtime() && saved < 0.1 * e.seconds()) {
+    if (stop_and_copy) return false;
+    return make_error(errc::busy, precopy_op,
+                      "the task cannot be stopped for so short a time: scanning all its memory for "
+                      "changes takes longer",
+                      milliseconds(e.without_sending()), milliseconds(max_downtime()),
+                      error_unit::milliseconds);
+  }
+  stuck_ = previous_ != 0 && sent * 10 > previous_ * 8 ? stuck_ + 1 : 0;
+  previous_ = sent;
+  if (out_.rounds < options_.max_rounds && stuck_ < 2) return true;
+  if (options_.throttle && throttlings_ < most_throttled) {
+    options_.throttle(0.3 * ++throttlings_);
+    throttled_ = true;
+    stuck_ = 0;
+    if (out_.rounds < 2 * options_.max_rounds) return true;
+  }
+  if (stop_and_copy) return false;
+  return make_error(errc::busy, precopy_op, "the task writes faster than it can be copied",
+                    e.bytes_left, static_cast<std::uint64_t>(bytes_per_second_ * max_downtime()),
+                    error_unit::bytes);
 }
 
 status precopy::copy_rest() {
@@ -151,7 +169,7 @@ result<std::size_t> precopy::copy(copy_round &round, const std::function<status(
                                   from_, rest, [] { return status(); }, out_.rounds, count));
   }
   if (damaged != 0) return still_damaged(damaged);
-  const double seconds = seconds_since(began);
+  const double seconds = round_seconds_ = seconds_since(began);
   const std::uint64_t bytes = bytes_of(round.all());
   // A round that is short, or that spent much of its time scanning, does not measure the
   // connections.
@@ -163,7 +181,8 @@ result<std::size_t> precopy::copy(copy_round &round, const std::function<status(
   return round.all().size();
 }
 
-// Scans a sample of the chunks, and extrapolates.
+// Scans a sample of the chunks for what has changed since. All of them take as long as in the last round, which
+// scanned them all; after the first round, which did not, as long as the sample, extrapolated.
 result<precopy::downtime_estimate> precopy::estimate_downtime() {
   const std::size_t all = from_.chunks().size();
   const std::vector<std::size_t> sample = from_.sample(std::clamp<std::size_t>(all / 16, 64, 4096));
@@ -171,18 +190,22 @@ result<precopy::downtime_estimate> precopy::estimate_downtime() {
   STILLMAP_ASSIGN_OR_RETURN(const std::vector<std::size_t> changed, from_.changed(sample));
   const double factor = static_cast<double>(all) / static_cast<double>(sample.size());
   const double left = factor * static_cast<double>(bytes_of(changed));
-  const downtime_estimate estimate{seconds_since(began) * factor,
+  const downtime_estimate estimate{commit_seconds + layout_seconds_,
+                                   out_.rounds > 1 ? scan_seconds_ : seconds_since(began) * factor,
                                    bytes_per_second_ > 0 ? left / bytes_per_second_ : 0,
                                    static_cast<std::uint64_t>(left)};
   reporter_.update([&](progress &p) {
     p.expected_downtime = std::chrono::duration<double>(estimate.seconds());
+    p.expected_scan = std::chrono::duration<double>(estimate.scanning);
   });
   return estimate;
 }
 
 // The task may have grown. A failure while it runs is ignored: a later update will see the change.
 status precopy::update_layout(bool running) {
+  const auto began = clock::now();
   const auto changed = from_.update();
+  layout_seconds_ = seconds_since(began);
   if (!changed) return running ? status() : status(tl::unexpected(changed.error()));
   if (!*changed) return {};
   out_.bytes = from_.bytes();

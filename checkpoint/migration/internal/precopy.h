@@ -22,7 +22,8 @@ class precopy {
       : options_(options), from_(from), to_(to), reporter_(reporter), out_(out) {}
 
   // Copies until the expected downtime is short enough, or further rounds would not shorten it.
-  // Errors: busy (no convergence), not_supported (the device cannot detect changes), both only with
+  // Errors: busy (no convergence; or examining all memory takes longer than max_downtime: value and limit
+  //         in ms), not_supported (the device cannot detect changes), both only with
   //         no_convergence::cancel; corrupt, those of the connections, the driver's.
   status copy_while_running();
   // Copies what has changed since.
@@ -36,10 +37,13 @@ class precopy {
 
  private:
   struct downtime_estimate {
-    double scanning = 0, sending = 0;  // seconds
+    double fixed = 0, scanning = 0, sending = 0;  // seconds
     std::uint64_t bytes_left = 0;
-    double seconds() const { return 0.01 + scanning + sending; }
+    double seconds() const { return fixed + scanning + sending; }
+    double without_sending() const { return fixed + scanning; }
   };
+  // Whether to copy another round; no: the task can be stopped.
+  result<bool> another_round(const downtime_estimate &e, std::size_t sent);
   // Rounds; each returns the number of chunks it sent.
   result<std::size_t> copy(std::vector<std::size_t> chunks);
   result<std::size_t> copy_changes(bool running);
@@ -61,6 +65,11 @@ class precopy {
   bool can_detect_changes_ = true, throttled_ = false;
   double bytes_per_second_ = 0;  // of the last round that measured the connections
   double scan_seconds_ = 0;      // of this round
+  double round_seconds_ = 0;     // of the last round
+  double layout_seconds_ = 0;    // that reading the ledger took
+  std::size_t previous_ = 0;     // chunks sent in the round before
+  std::size_t stuck_ = 0;        // rounds in a row that got little nearer
+  int throttlings_ = 0;          // times that the task was asked to write less
 };
 
 }  // namespace stillmap::migration

@@ -31,6 +31,11 @@ class progress_reporter {
     update([&](progress &p) { p.step = s; });
     report();
   }
+  // The task is about to be stopped.
+  void stopping() {
+    update([](progress &p) { p.stopping = true; });
+    report();
+  }
   // Counts a chunk of this round. Zeros are not sent.
   void add_chunk(std::uint64_t bytes, bool zeros) {
     update([&](progress &p) {

@@ -90,12 +90,16 @@ TEST(messages, what_is_written_about_a_migration_is_read_again) {
   p.round_bytes = 6;
   p.bytes_per_second = 7;
   p.expected_downtime = std::chrono::milliseconds(125);
+  p.expected_scan = std::chrono::milliseconds(100);
+  p.stopping = true;
   const auto told = decode<migration::progress>(encode(p));
   ASSERT_TRUE(told);
   EXPECT_EQ(encode(*told), encode(p));
   EXPECT_EQ(told->step, p.step);
   EXPECT_EQ(told->round_bytes, 6u);
   EXPECT_EQ(told->expected_downtime, p.expected_downtime);
+  EXPECT_EQ(told->expected_scan, p.expected_scan);
+  EXPECT_TRUE(told->stopping);
 
   for (const auto w :
        {migration::owner::source, migration::owner::destination, migration::owner::in_doubt}) {

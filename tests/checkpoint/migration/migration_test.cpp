@@ -292,7 +292,9 @@ TEST_F(migrating, a_task_that_writes_too_fast_is_slowed_down) {
     const auto before = get(dev(), written, 2 * page());
     other_process there("destination", m.folder());
     send_options options = source_options(m);
-    options.max_downtime = std::chrono::milliseconds(0);
+    // Two pages take 200 ms to send; six are scanned in far less than 150.
+    options.bytes_per_second = 20'000'000;
+    options.max_downtime = std::chrono::milliseconds(150);
     options.on_no_convergence = no_convergence::cancel;
     options.max_rounds = most;
     unsigned writes = 0;
@@ -308,6 +310,61 @@ TEST_F(migrating, a_task_that_writes_too_fast_is_slowed_down) {
     EXPECT_EQ(asked, expected);
     EXPECT_EQ(sent.rounds, rounds);
     EXPECT_EQ(sent.unchanged_bytes, 4 * page() * (rounds - 1)) << "four pages, after the first";
+    put(dev(), written, before);
+    EXPECT_EQ(task::wrong(dev()), "");
+  }
+}
+
+// Regression: the estimate was of a sample, whatever the scan before had taken, so the task was stopped for longer than
+// was expected; and with `cancel` a task was said to write too fast where scanning alone took too long.
+TEST_F(migrating, a_downtime_shorter_than_a_scan_is_said_before_the_task_is_stopped) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  constexpr std::chrono::milliseconds lingers(300), asked(150);
+  const std::size_t launches_of_sample = std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
+  for (const auto then : {no_convergence::cancel, no_convergence::stop_and_copy}) {
+    const test_site m;
+    task t(dev());
+    const device_address written(weights_at + 3 * page());
+    const auto before = get(dev(), written, 2 * page());
+    other_process there("destination", m.folder());
+    std::function<void()> linger = [&] { std::this_thread::sleep_for(lingers); };
+    send_options options = source_options(m);
+    options.bytes_per_second = 20'000'000;  // two pages take 200 ms, so a second round is needed
+    options.max_downtime = asked;
+    options.on_no_convergence = then;
+    std::optional<progress> expected;
+    std::size_t stopped = 0;
+    options.on_progress = [&](const progress &p) {
+      if (p.step == step::copied && p.round == 1) {
+        put(dev(), written, pattern(2 * page(), 1));
+        stillmap::testing::hostcuda_control::before("cuLaunchKernel", launches_of_sample + 1,
+                                                    linger);
+      }
+      if (p.stopping && stopped == 0) expected = p;
+    };
+    options.quiesce = [&]() -> status {
+      ++stopped;
+      put(dev(), written, before);
+      return {};
+    };
+    const sent_memory sent = sender(dev(), both, options).send(*to_destination(m));
+    stillmap::testing::hostcuda_control::stop_failing("cuLaunchKernel");
+    if (then == no_convergence::stop_and_copy) {
+      EXPECT_EQ(sent.owner, owner::destination) << said(sent);
+      EXPECT_EQ(stopped, 1u);
+      ASSERT_TRUE(expected);
+      EXPECT_GE(expected->expected_scan, lingers);
+      EXPECT_GE(expected->expected_downtime, expected->expected_scan);
+      EXPECT_EQ(there.verdict(), "here, epoch 2");
+      continue;
+    }
+    EXPECT_EQ(sent.owner, owner::source);
+    EXPECT_EQ(stopped, 0u);
+    ASSERT_TRUE(sent.failure);
+    EXPECT_TRUE(sent.failure->is(errc::busy)) << said(sent);
+    EXPECT_GE(sent.failure->value, 300u) << said(sent);
+    EXPECT_EQ(sent.failure->limit, 150u) << said(sent);
+    EXPECT_NE(said(sent).find("scanning all its memory"), std::string::npos) << said(sent);
     put(dev(), written, before);
     EXPECT_EQ(task::wrong(dev()), "");
   }

@@ -17,10 +17,13 @@ using migration::step;
 // Shows the progress: on a terminal a bar for each round, elsewhere a line for each event.
 class send_view {
  public:
-  explicit send_view(bool silent) : silent_(silent), terminal_(terminal_of(stderr)) {}
+  send_view(bool silent, std::chrono::milliseconds max_downtime)
+      : silent_(silent), max_downtime_(max_downtime), terminal_(terminal_of(stderr)) {}
 
   void show(const migration::progress &p) {
     if (silent_) return;
+    if (p.stopping && !stopping_) print_expected(p);
+    stopping_ = p.stopping;
     if (p.step == step::quiesced) print_changed();
     if (p.round != round_ && p.step < step::quiesced) {
       print_changed();
@@ -47,6 +50,17 @@ class send_view {
   }
 
  private:
+  void print_expected(const migration::progress &p) {
+    if (p.expected_downtime <= max_downtime_) return;
+    bar_.reset();
+    print_line(
+        fmt::format("the task will stand still for about {}, longer than the {} that were asked "
+                    "for; {} of it to scan {} for "
+                    "changes",
+                    human_seconds(p.expected_downtime.count()),
+                    human_seconds(std::chrono::duration<double>(max_downtime_).count()),
+                    human_seconds(p.expected_scan.count()), format_bytes(p.bytes)));
+  }
   // The size of a later round is known when it has ended.
   void print_changed() {
     if (terminal_.tty || round_ <= printed_ || round_ < 2) return;
@@ -63,7 +77,9 @@ class send_view {
   static void print_line(const std::string &line) { fmt::print(stderr, "migrate: {}\n", line); }
 
   const bool silent_;
+  const std::chrono::milliseconds max_downtime_;
   const terminal terminal_;
+  bool stopping_ = false;
   std::optional<progress> bar_;
   std::size_t round_ = 0, printed_ = 0;
   std::uint64_t bytes_ = 0;  // of the round
@@ -90,7 +106,7 @@ outcome<exit_status> run_migrate_send(const migrate_send_options &o) {
   if (o.on_no_convergence == "cancel") r.on_no_convergence = migration::no_convergence::cancel;
   result<migration::sent_memory> done;
   {
-    send_view view(o.json);
+    send_view view(o.json, r.max_downtime);
     done = client_of(o.task).migrate(r, [&](const migration::progress &p) { view.show(p); });
   }
   if (!done) return fail_reaching(r.to, done.error().about(o.task.socket));
