@@ -28,8 +28,8 @@ struct credentials {
 
 // Reads credentials from PEM files. An empty path leaves its field empty.
 // Errors: EACCES (others than its owner may read or write the key's file; where it belongs to another
-//         user, everybody may read it or its group write it), the system's, invalid_argument (larger
-//         than 1 MiB); the subject is the path.
+//         user, everybody may read it or its group write it), not_supported (not a regular file), the
+//         system's, invalid_argument (larger than 1 MiB); the subject is the path.
 result<credentials> load_credentials(const std::string &certificate, const std::string &key,
                                      const std::string &authorities = {});
 

@@ -1,5 +1,6 @@
 #include "stillmap/checkpoint/image/internal/key_file.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,20 +9,15 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/image/internal/image_file.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
 namespace {
 
 constexpr std::size_t max_key_bytes = 256;
-
-struct close_file {
-  void operator()(std::FILE *f) const { std::fclose(f); }
-};
-using open_file = std::unique_ptr<std::FILE, close_file>;
 
 std::string mode_text(mode_t mode) {
   char text[16];
@@ -51,20 +47,24 @@ status check_mode(int fd, const std::string &path, const char *op) {
 
 result<std::string> read_key_file(const std::string &path, std::size_t max_bytes, secrecy who,
                                   const char *op) {
-  const open_file in(std::fopen(path.c_str(), "re"));
-  if (in == nullptr) return make_system_error(errno, op, "the file cannot be read", path);
-  if (who == secrecy::owner) {
-    STILLMAP_RETURN_IF_ERROR(check_mode(::fileno(in.get()), path, op));
-  }
-  std::string text(max_bytes + 1, '\0');
-  text.resize(std::fread(text.data(), 1, text.size(), in.get()));
-  if (std::ferror(in.get()) != 0) {
-    return make_system_error(errno != 0 ? errno : EIO, op, "the file cannot be read", path);
-  }
-  if (text.size() > max_bytes) {
-    return in_file(make_error(errc::invalid_argument, op, "the file is too large", text.size(),
-                              max_bytes, error_unit::bytes),
+  const auto about_key = [&](error e) {
+    e.operation = op;
+    return in_file(tl::unexpected<error>(std::move(e)), path);
+  };
+  // As images are: the path may lead to a pipe that nobody writes to.
+  auto in = image_file::open_to_read(file_calls::system(), AT_FDCWD, path, false);
+  if (!in) return about_key(in.error());
+  if (who == secrecy::owner) STILLMAP_RETURN_IF_ERROR(check_mode(in->fd(), path, op));
+  const auto size = in->size();
+  if (!size) return about_key(size.error());
+  if (*size > max_bytes) {
+    return in_file(make_error(errc::invalid_argument, op, "the file is too large", *size, max_bytes,
+                              error_unit::bytes),
                    path);
+  }
+  std::string text(*size, '\0');
+  if (const status s = in->read(std::as_writable_bytes(std::span(text)), 0); !s) {
+    return about_key(s.error());
   }
   return text;
 }

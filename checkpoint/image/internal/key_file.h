@@ -17,7 +17,8 @@ enum class secrecy {
 
 // Errors: EACCES (a secret file that others may read or write; of another user's file, that everybody
 //         may read or its group may write: found and expected are the modes), invalid_argument
-//         (larger than max_bytes: value, limit, in bytes), the system's; the subject is the path.
+//         (larger than max_bytes: value, limit, in bytes), not_supported (not a regular file), the
+//         system's; the subject is the path.
 // Allocates host memory: may throw std::bad_alloc.
 result<std::string> read_key_file(const std::string &path, std::size_t max_bytes, secrecy who,
                                   const char *op);

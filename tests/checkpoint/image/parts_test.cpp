@@ -1,5 +1,6 @@
 // Unit tests of digests, codecs, superblock, chunk table, keys and errors.
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -313,6 +314,17 @@ TEST(image_keys, a_file_larger_than_any_key_is_not_read_in_part) {
     EXPECT_NE(key.error().message().find(why), std::string::npos) << key.error().message();
   }
   std::filesystem::remove(path);
+}
+
+// Regression: whoever asked a server to use a pipe as key kept it waiting for ever.
+TEST(image_keys, are_regular_files) {
+  const std::string path = ::testing::TempDir() + "stillmap-key-" + std::to_string(getpid());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  const auto key = read_key(path, secrecy::owner, "a test");
+  std::filesystem::remove(path);
+  ASSERT_FALSE(key);
+  EXPECT_TRUE(key.error().is(errc::not_supported)) << key.error().message();
+  EXPECT_EQ(key.error().detail().subject, path);
 }
 
 TEST_F(image_file_calls, a_folder_that_cannot_be_read_has_no_names_and_is_closed) {

@@ -66,5 +66,23 @@ TEST_F(credential_files, certificates_are_for_everybody) {
   EXPECT_EQ(loaded->authorities, "PEM");
 }
 
+// Regression: opening a pipe that nobody writes to waited for ever, and with it the server that was
+// asked to use it.
+TEST_F(credential_files, are_regular_files) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  for (const std::string &not_a_file :
+       {path_, ::testing::TempDir(), std::string("/dev/zero"), std::string("/dev/null")}) {
+    for (const int part : {0, 1, 2}) {
+      const std::string paths[] = {part == 0 ? not_a_file : "", part == 1 ? not_a_file : "",
+                                   part == 2 ? not_a_file : ""};
+      const auto loaded = load_credentials(paths[0], paths[1], paths[2]);
+      ASSERT_FALSE(loaded) << not_a_file << ' ' << part;
+      EXPECT_TRUE(loaded.error().is(errc::not_supported)) << loaded.error().message();
+      EXPECT_EQ(loaded.error().detail().subject, not_a_file);
+      EXPECT_STREQ(loaded.error().operation, "migration::load_credentials");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace stillmap::migration
