@@ -31,10 +31,47 @@ std::int64_t areas_now() {
   return lines;
 }
 
-std::size_t read_number(const char *path) {
+std::size_t read_number(const std::string &path) {
   std::ifstream in(path);
   std::size_t n = 0;
   return in >> n ? n : 0;
+}
+
+// The sum of these lines of memory.stat.
+std::size_t sum_of(const std::string &path, const char *first, const char *second) {
+  std::ifstream in(path);
+  std::size_t sum = 0, n = 0;
+  for (std::string key; in >> key >> n;)
+    if (key == first || key == second) sum += n;
+  return sum;
+}
+
+// Calls each(limit, used) for the memory control group of the process and for all groups around it, of
+// either version, where they have a limit. The page cache is not used: the kernel gives it up.
+template <class Each>
+void each_group(Each each) {
+  std::ifstream in("/proc/self/cgroup");  // "4:memory:/path" or "0::/path"
+  for (std::string line; std::getline(in, line);) {
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = ',' + line.substr(first + 1, second - first - 1) + ',';
+    const bool old = controllers.find(",memory,") != std::string::npos;
+    if (!old && controllers != ",,") continue;
+    const std::string top = old ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup";
+    for (std::string path = line.substr(second + 1);; path.erase(path.rfind('/'))) {
+      const std::string folder = top + path + '/', stat = folder + "memory.stat";
+      const std::size_t limit =
+          read_number(folder + (old ? "memory.limit_in_bytes" : "memory.max"));
+      if (limit != 0) {
+        const std::size_t used =
+            read_number(folder + (old ? "memory.usage_in_bytes" : "memory.current"));
+        const std::size_t cached = old ? sum_of(stat, "total_inactive_file", "total_active_file")
+                                       : sum_of(stat, "inactive_file", "active_file");
+        each(limit, used - std::min(used, cached));
+      }
+      if (path.empty()) break;
+    }
+  }
 }
 
 }  // namespace
@@ -71,10 +108,10 @@ void settle_mapping() {
 
 std::size_t host_memory() {
   static const std::size_t all = [] {
-    const std::size_t limit = read_number("/sys/fs/cgroup/memory.max");
     const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-    const auto pages = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES));
-    return limit != 0 ? std::min(limit, pages * page) : pages * page;
+    std::size_t bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * page;
+    each_group([&](std::size_t limit, std::size_t) { bytes = std::min(bytes, limit); });
+    return bytes;
   }();
   return all;
 }
@@ -91,11 +128,9 @@ std::size_t available_host_memory() {
       break;
     }
   }
-  const std::size_t limit = read_number("/sys/fs/cgroup/memory.max");
-  if (limit != 0) {
-    const std::size_t used = read_number("/sys/fs/cgroup/memory.current");
-    available = std::min(available, limit > used ? limit - used : 0);
-  }
+  each_group([&](std::size_t limit, std::size_t used) {
+    available = std::min(available, limit - std::min(limit, used));
+  });
   return available;
 }
 

@@ -31,10 +31,11 @@ constexpr std::uint64_t kAreasOfMapping = 2;
 void owe_mapping();
 void settle_mapping();
 
-// Bytes of host memory: the smaller of the machine's and the limit of the memory cgroup.
+// Bytes of host memory: the smallest of the machine's and the limits of the memory cgroups around the
+// process.
 std::size_t host_memory();
 
-// Bytes that the kernel can still allocate: the smaller of the machine's and the memory cgroup's.
+// Bytes that the kernel can still allocate: the smallest of the machine's and those cgroups'.
 std::size_t available_host_memory();
 
 }  // namespace hostcuda

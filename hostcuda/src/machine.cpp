@@ -60,6 +60,14 @@ bool find_profile(const std::string &name, profile *out) {
     out->multiprocessors = 16;
     out->device_memory = 16 * kGiB;
     out->is_mig = true;
+  } else if (name == "integrated") {
+    *out = h200();
+    out->device_name = "hostcuda GB10";
+    out->compute_major = 12;
+    out->compute_minor = 1;
+    out->multiprocessors = 48;
+    out->device_memory = 120 * kGiB;
+    out->is_integrated = true;
   } else if (name == "vgpu-no-vmm") {
     *out = a100();
     out->device_name = "hostcuda GRID A100-20C";

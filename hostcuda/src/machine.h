@@ -35,7 +35,8 @@ struct profile {
   bool fails_rdma_access = false;  // advertises RDMA, then SetAccess returns 999 (WSL 2)
   bool refuses_fd_pools = false;   // advertises fd pools, then refuses them (WSL 2)
   bool is_mig = false;
-  bool has_peers = true;  // the devices can access each other's memory
+  bool is_integrated = false;  // says that its memory is the host's, as hostcuda's always is
+  bool has_peers = true;       // the devices can access each other's memory
 };
 
 struct settings {

@@ -30,7 +30,7 @@ class profile : public machine_test {
 
 TEST_F(profile, CommonAttributesAreTheSameInAllProfiles) {
   for (const char *name :
-       {"h200", "a100", "multi:4", "wsl2", "mig", "vgpu-no-vmm", "old-driver-450"}) {
+       {"h200", "a100", "multi:4", "wsl2", "mig", "vgpu-no-vmm", "old-driver-450", "integrated"}) {
     start(std::string("profile=") + name);
     const char *config = nullptr;
     ASSERT_EQ(hostcuda_config(&config), CUDA_SUCCESS);
@@ -54,6 +54,16 @@ TEST_F(profile, CommonAttributesAreTheSameInAllProfiles) {
     ASSERT_EQ(cuDeviceGetPCIBusId(bus, sizeof bus, 0), CUDA_SUCCESS);
     EXPECT_EQ(cuDeviceGetByPCIBusId(&d, bus), CUDA_SUCCESS);
     EXPECT_EQ(d, 0);
+  }
+}
+
+// CUDA Runtime API, cudaDeviceProp::integrated: "Device is integrated as opposed to discrete".
+TEST_F(profile, IntegratedDevicesSayThatTheirMemoryIsTheHosts) {
+  for (const bool integrated : {false, true}) {
+    start(integrated ? "profile=integrated" : "profile=h200");
+    int value = -1;
+    ASSERT_EQ(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_INTEGRATED, 0), CUDA_SUCCESS);
+    EXPECT_EQ(value, integrated ? 1 : 0);
   }
 }
 

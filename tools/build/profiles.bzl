@@ -11,6 +11,10 @@ HOSTCUDA_PROFILES = [
     "old-driver-450",
 ]
 
+# Differ from h200 in one attribute of the device. The tests that ask for it restart hostcuda as that
+# machine.
+HOSTCUDA_OTHER_PROFILES = ["integrated"]
+
 # Those that differ in what the driver can do. a100 and mig differ from h200 only in the size, the
 # multiprocessors and the identity of the device, which the kinds vmm, conformance, handoff and
 # process test; the kinds that run on these profiles would prove the same once more there.

@@ -25,7 +25,7 @@ extern "C" {
  * `config` describes, in the state before cuInit. `config` is a comma-separated list with the
  * syntax of the environment variable HOSTCUDA, which configures the first machine of a process:
  *
- *   profile=h200|a100|multi:N|wsl2|mig|vgpu-no-vmm|old-driver-450   (default h200)
+ *   profile=h200|a100|multi:N|wsl2|mig|vgpu-no-vmm|old-driver-450|integrated   (default h200)
  *   memory=SIZE          device memory, e.g. 80G (default: the profile's)
  *   backed | lazy        device memory has bytes (backed, the default); lazy: host memory is
  *                        allocated on first touch

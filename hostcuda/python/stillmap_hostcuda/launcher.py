@@ -11,7 +11,7 @@ import pathlib
 import re
 import sys
 
-PROFILES = ("h200", "a100", "multi:N", "wsl2", "mig", "vgpu-no-vmm", "old-driver-450")
+PROFILES = ("h200", "a100", "multi:N", "wsl2", "mig", "vgpu-no-vmm", "old-driver-450", "integrated")
 MOST_DEVICES = 31  # of multi:N
 KERNELS = ("refuse", "skip")
 NUMBA = "numba"  # as skip for the driver, and kernels of Numba are compiled for the host
@@ -36,6 +36,7 @@ profiles:
   mig              a slice of 16 GiB
   vgpu-no-vmm      20 GiB, without virtual memory management and memory pools
   old-driver-450   40 GiB, driver of CUDA 11.0
+  integrated       120 GiB that are the host's, as on GB10 and Jetson
 
 examples:
   hostcuda run -- ./my_tests

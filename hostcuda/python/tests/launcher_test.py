@@ -18,7 +18,10 @@ from stillmap_hostcuda import launcher  # noqa: E402
 class Settings(unittest.TestCase):
     def test_profiles_are_those_of_the_tests(self):
         text = (PYTHON.parents[1] / "tools/build/profiles.bzl").read_text()
-        tested = ast.literal_eval(re.search(r"^HOSTCUDA_PROFILES = (\[.*?\])", text, re.DOTALL | re.MULTILINE).group(1))
+        tested = []
+        for kind in ("", "OTHER_"):
+            lists = re.search(rf"^HOSTCUDA_{kind}PROFILES = (\[.*?\])", text, re.DOTALL | re.MULTILINE)
+            tested += ast.literal_eval(lists.group(1))
         self.assertEqual([re.sub(r":\d+", ":N", name) for name in tested], list(launcher.PROFILES))
         for name in launcher.PROFILES:
             self.assertIn("\n  %s " % name, launcher.EPILOG)
