@@ -134,7 +134,7 @@ std::unique_ptr<mapping_entry> address_space::take_locked(mapping_entry &e) {
   }
   if (e.suspended_by != 0) {
     --suspended_;
-    stats_.suspended_bytes -= e.range.bytes;
+    bytes_without_page_locked(e) -= e.range.bytes;
     e.suspended_in->count_suspended(-1);
   } else {
     stats_.mapped_bytes -= e.range.bytes;
@@ -154,8 +154,25 @@ void address_space::suspend_locked(mapping_entry &e, address_block &block, std::
   e.suspended_in = &block;  // which gives up its suspended places before it ends
   ++suspended_;
   stats_.mapped_bytes -= e.range.bytes;
-  stats_.suspended_bytes += e.range.bytes;
+  bytes_without_page_locked(e) += e.range.bytes;
   block.count_suspended(1);
+}
+
+// The figure that a suspended or released place is counted in.
+std::size_t &address_space::bytes_without_page_locked(const mapping_entry &e) {
+  return e.suspended_by == suspended_for_good ? stats_.released_bytes : stats_.suspended_bytes;
+}
+
+void address_space::release_suspended(virtual_range range, std::uint64_t by) noexcept {
+  const std::lock_guard lock(mutex_);
+  const mapping_index &all = ledger_->mappings;
+  for (mapping_entry *e = all.from(range.begin); e != nullptr && e->range.begin < range.end();
+       e = all.after(*e)) {
+    if (e->suspended_by != by) continue;
+    bytes_without_page_locked(*e) -= e->range.bytes;
+    e->suspended_by = suspended_for_good;
+    bytes_without_page_locked(*e) += e->range.bytes;
+  }
 }
 
 void address_space::forget_suspended_locked(virtual_range range) {
@@ -267,7 +284,8 @@ std::vector<block_record> address_space::blocks() const {
     for (const mapping_entry *e = all.from(device_address(begin));
          e != nullptr && r.range.contains(e->range.begin); e = all.after(*e)) {
       if (e->suspended_by != 0) {
-        r.suspended_bytes += e->range.bytes;
+        (e->suspended_by == suspended_for_good ? r.released_bytes : r.suspended_bytes) +=
+            e->range.bytes;
         continue;
       }
       r.mapped_bytes += e->range.bytes;
@@ -287,9 +305,10 @@ std::vector<mapping_record> address_space::mappings(virtual_range within) const 
     const virtual_range range = e->range;
     if (range.begin >= within.end()) break;
     if (!range.overlaps(within)) continue;
-    const mapping_state state = e->retiring            ? mapping_state::retiring
-                                : e->suspended_by != 0 ? mapping_state::suspended
-                                                       : mapping_state::mapped;
+    const mapping_state state = e->retiring                             ? mapping_state::retiring
+                                : e->suspended_by == 0                  ? mapping_state::mapped
+                                : e->suspended_by == suspended_for_good ? mapping_state::released
+                                                                        : mapping_state::suspended;
     out.push_back({range, page_ptr(e->backing), *e->access, state, e->suspended_by});
   }
   for (const auto &[begin, range] : fallbacks_) {

@@ -81,11 +81,17 @@ enum class mapping_state {
   mapped,
   retiring,
   suspended,  // the addresses stay reserved by their owner without a page: remap_plan::suspend
+  released,   // as suspended, but for good: the contents were forgotten, or went to another process
 };
+
+// In place of an id that suspended a page: released. Nobody resumes it; growable_buffer::commit maps a
+// new page there.
+inline constexpr std::uint64_t suspended_for_good = UINT64_MAX;
 
 struct mapping_record {
   virtual_range range;
-  page_ptr backing;  // empty where suspended, and for a fallback (cuMemAlloc) allocation
+  page_ptr
+      backing;  // empty where suspended or released, and for a fallback (cuMemAlloc) allocation
   std::vector<access_grant> access;
   mapping_state state = mapping_state::mapped;
   std::uint64_t suspended_by = 0;  // the id given to remap_plan::suspend
@@ -97,8 +103,9 @@ struct block_record {
   std::string tag;
   std::uint64_t generation;
   std::size_t mapped_bytes;
-  std::size_t mappings;  // suspended ones not included
+  std::size_t mappings;  // suspended and released ones not included
   std::size_t suspended_bytes = 0;
+  std::size_t released_bytes = 0;
 };
 
 struct address_space_stats {
@@ -111,6 +118,7 @@ struct address_space_stats {
   std::size_t retiring_mappings = 0;
   std::size_t mapping_ceiling = 0;
   std::size_t suspended_bytes = 0;  // address space whose pages are suspended
+  std::size_t released_bytes = 0;   // and where they were released for good
 };
 
 class remap_plan;
@@ -137,6 +145,10 @@ class address_space {
   // Errors: invalid_argument (not whole live mappings), those of the driver. Takes no host memory.
   // Cost:   one unmap per contiguous run when `idle` has passed, none otherwise.
   status retire(std::shared_ptr<address_block> block, virtual_range range, fence idle);
+  // The places in `range` that `by` suspended are released: their contents are gone for good.
+  // Cost: no driver call.
+  void release_suspended(virtual_range range, std::uint64_t by) noexcept;
+
   // Unmaps the mappings in `range` that are not retiring, and gives up its suspended places, all or
   // none. Does nothing where there are none. Unlike a plan, it takes no host memory.
   // Requires: no device work uses them any more, and the caller owns their reservations.
@@ -220,6 +232,7 @@ class address_space {
   void drop_locked(mapping_entry &e);
   void suspend_locked(mapping_entry &e, address_block &block, std::uint64_t by);
   void forget_suspended_locked(virtual_range range);
+  std::size_t &bytes_without_page_locked(const mapping_entry &e);
   std::size_t collect_run(class removal &run, bool wait, status &outcome);
   std::shared_ptr<address_block> block_at_locked(device_address at) const;
   virtual_range between_neighbours_locked(block_map::const_iterator block) const;

@@ -17,6 +17,7 @@ struct capabilities {
   bool rdma = false;             // mapping an RDMA-capable page: tested
   bool host_numa = false;        // mapping a host-NUMA page: tested
   bool memory_pools = false;     // cuMemAllocAsync works
+  bool integrated = false;       // shares the host's memory (GB10, Jetson): it has none of its own
   bool wsl = false;
   std::size_t largest_reservation = 0;  // bytes; found by trying ever smaller sizes
   std::size_t mapping_ceiling = 0;      // most mappings at once (see address_space)

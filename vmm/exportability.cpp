@@ -40,7 +40,7 @@ class examiner {
       if (next < begin) missing(next, begin - next);
       next = end;
       if (m.range.begin < range.begin || m.range.end() > range.end()) report_.cut = true;
-      if (m.state == mapping_state::suspended) {
+      if (m.suspended_by != 0) {
         missing(begin, end - begin);
         continue;
       }

@@ -30,7 +30,7 @@ class remap_plan {
   // Unmaps the pages of whole mappings and keeps their places in the ledger, with their access. Until
   // resume, an access to them is a fault. Their owner may unmap them (no driver call is needed) and
   // grow elsewhere; alias, fork, splice, copy on write and a grant are refused as busy. `by` is the id
-  // of the caller, not 0. Contents are lost: save them first.
+  // of the caller, not 0; or suspended_for_good. Contents are lost: save them first.
   // Requires: no device work uses the mappings any more.
   void suspend(virtual_range range, std::uint64_t by) noexcept;
   // Maps `p` at a place that `by` suspended, with the access it had.

@@ -55,6 +55,9 @@ class describer {
       if (m.state == mapping_state::suspended) {
         return fail(errc::busy, "memory of these tags is suspended", at);
       }
+      if (m.state == mapping_state::released) {
+        return fail(errc::busy, "memory of these tags has been released", at);
+      }
       if (m.backing->imported()) {
         return fail(errc::not_supported, "the memory belongs to another process", at);
       }
@@ -146,9 +149,8 @@ result<described_memory> describe(const device &d, std::span<const std::string> 
 
 status detach_pages(const device &d, const described_memory &memory) {
   return with_host_memory("checkpoint::detach_pages", [&]() -> status {
-    const std::uint64_t id = next_suspension_id();
     remap_plan plan({});
-    for (const virtual_range r : memory.runs) plan.suspend(r, id);
+    for (const virtual_range r : memory.runs) plan.suspend(r, suspended_for_good);
     return plan.empty() ? status() : d.space().apply(std::move(plan));
   });
 }

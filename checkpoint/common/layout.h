@@ -65,8 +65,7 @@ using extra_references = std::function<long(const page_ptr &)>;
 result<described_memory> describe(const device &d, std::span<const std::string> tags,
                                   const extra_references &extra = {});
 
-// Unmaps the pages from all their places for good. The places stay reserved, as suspended ones do,
-// but cannot be resumed.
+// Unmaps the pages from all their places for good: the places are released (mapping_state).
 // Requires: no device work uses them.
 // Ensures:  failure: nothing changed.
 // Errors:   the driver's.

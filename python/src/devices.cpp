@@ -55,6 +55,7 @@ nb::dict info_of(const device &d, const memory_info &memory) {
   info["rdma"] = can.rdma;
   info["host_numa"] = can.host_numa;
   info["memory_pools"] = can.memory_pools;
+  info["integrated"] = can.integrated;
   info["wsl"] = can.wsl;
   info["largest_reservation"] = can.largest_reservation;
   info["mapping_ceiling"] = can.mapping_ceiling;

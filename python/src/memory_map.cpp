@@ -39,7 +39,7 @@ result<memory_map> map_of_device(int ordinal) {
       at = end;
     };
     for (const mapping_record &mapping : d.space().mappings(block.range)) {
-      if (mapping.state == mapping_state::suspended) continue;
+      if (mapping.suspended_by != 0) continue;
       add(mapping.range.begin, heap_part::uncommitted);
       heap_part part = heap_part::live;
       if (mapping.state == mapping_state::retiring) {

@@ -71,9 +71,10 @@ class remap {
     return make_error(errc::invalid_argument, "remap", why, at.value(), limit, error_unit::address);
   }
 
-  static tl::unexpected<error> is_suspended(device_address at) {
-    return make_error(errc::busy, "remap", "memory in the range is suspended", at.value(), 0,
-                      error_unit::address);
+  static tl::unexpected<error> is_suspended(const mapping_entry &e) {
+    return make_error(errc::busy, "remap",
+                      e.suspended_by == suspended_for_good ? released_reason : suspended_reason,
+                      e.range.begin.value(), 0, error_unit::address);
   }
 
   // ---- plan against ledger; no driver ----------------------------------------------------------
@@ -162,7 +163,7 @@ class remap {
     device_address next = range.begin;
     for (const mapping_entry *e = mappings().from(next);
          e != nullptr && e->range.begin == next && next < range.end(); e = mappings().after(*e)) {
-      if (e->suspended_by != 0) return is_suspended(next);
+      if (e->suspended_by != 0) return is_suspended(*e);
       if (e->retiring) return no("a mapping in the range is retiring", next);
       STILLMAP_RETURN_IF_ERROR(
           arrive_locked(at + (next - range.begin), e->backing, plan_.access_.front(), 0));
@@ -194,7 +195,7 @@ class remap {
       const virtual_range range = e->range;
       if (!r.contains(range)) return no("the range cuts a mapping", range.begin);
       if (e->suspended_by != 0) {
-        if (why != purpose::unmap) return is_suspended(range.begin);
+        if (why != purpose::unmap) return is_suspended(*e);
         forgotten_.push_back(range);
         found += range.bytes;
         continue;

@@ -18,6 +18,7 @@ using namespace literals;
 
 // CUdevice_attribute, by value.
 enum attribute : int {
+  integrated = 18,
   virtual_memory_management = 102,
   posix_fd_handles = 103,
   rdma_pages = 110,
@@ -229,6 +230,7 @@ std::size_t prober::mapping_ceiling() const {
 
 result<capabilities> prober::run() {
   found_.page_bytes = found_.recommended_page_bytes = fallback_page;
+  found_.integrated = advertised(integrated);
   found_.wsl = on_wsl();
   found_.peers = peers();
   found_.memory_pools = advertised(stream_ordered_pools) && works(use_pool());

@@ -83,6 +83,7 @@ class mapped_buffer final : public buffer_impl {
   status relocate(std::shared_ptr<address_block> target, std::size_t bytes,
                   consumer_stream consumer);
   void mark(slot_run run, bool committed);
+  status replace_released(slot_run run, consumer_stream consumer);
   std::vector<page_ptr> pages_of(slot_run run) const;
   void keep_pool_of(const page_ptr &page);
   access_ptr reading() const;

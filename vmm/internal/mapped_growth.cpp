@@ -28,7 +28,26 @@ status mapped_buffer::reserve(std::size_t bytes, consumer_stream consumer) {
 status mapped_buffer::commit(std::size_t offset, std::size_t bytes, consumer_stream consumer) {
   const std::lock_guard lock(mutex_);
   STILLMAP_RETURN_IF_ERROR(check_range("growable_buffer::commit", offset, bytes, true));
-  return fill({offset / page_, bytes / page_}, consumer);
+  const slot_run run{offset / page_, bytes / page_};
+  STILLMAP_RETURN_IF_ERROR(
+      with_host_memory("growable_buffer::commit", [&] { return replace_released(run, consumer); }));
+  return fill(run, consumer);
+}
+
+// Maps new pages where suspended ones were released for good. All or nothing.
+status mapped_buffer::replace_released(slot_run run, consumer_stream consumer) {
+  if (space().stats().released_bytes == 0) return {};
+  remap_plan plan(remap_plan::of_buffer{}, access_);
+  for (const mapping_record &m : space().mappings(span(run))) {
+    if (m.state != mapping_state::released) continue;
+    const std::size_t slot = (m.range.begin - address()) / page_;
+    std::vector<page_ptr> page;
+    STILLMAP_RETURN_IF_ERROR(
+        options_.pools[slot % options_.pools.size()]->acquire(1, page, consumer));
+    keep_pool_of(page.front());
+    plan.resume(m.range.begin, std::move(page.front()), suspended_for_good);
+  }
+  return plan.empty() ? status{} : apply(std::move(plan));
 }
 
 // Commits the uncommitted slots of `run`. All or nothing.

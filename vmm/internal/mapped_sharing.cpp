@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "stillmap/vmm/internal/mapped_buffer.h"
+#include "stillmap/vmm/internal/mapping_index.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
@@ -23,11 +24,13 @@ mapped_buffer::access_ptr mapped_buffer::reading() const {
 
 // Suspended slots have no pages to share or move.
 status mapped_buffer::check_awake(const char *op, slot_run run) const {
-  if (space().stats().suspended_bytes == 0) return {};
+  const address_space_stats now = space().stats();
+  if (now.suspended_bytes + now.released_bytes == 0) return {};
   for (const mapping_record &m : space().mappings(span(run))) {
-    if (m.state != mapping_state::suspended) continue;
-    return make_error(errc::busy, op, "memory in the range is suspended", m.range.begin - address(),
-                      0, error_unit::bytes);
+    if (m.suspended_by == 0) continue;
+    return make_error(errc::busy, op,
+                      m.state == mapping_state::released ? released_reason : suspended_reason,
+                      m.range.begin - address(), 0, error_unit::bytes);
   }
   return {};
 }

@@ -19,6 +19,12 @@ namespace stillmap {
 
 class address_block;
 
+// Why a range cannot be shared, moved or read.
+inline constexpr const char *suspended_reason = "memory in the range is suspended: resume it first",
+                            *released_reason =
+                                "memory in the range was released (its contents were forgotten, or "
+                                "went to another process): commit maps new pages";
+
 // A mapping, or a suspended place, with room for its own retirement: retiring takes no memory.
 struct mapping_entry {
   virtual_range range;

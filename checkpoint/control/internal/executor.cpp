@@ -110,9 +110,11 @@ stillmap::status executor::check_mapped(tags_view tags, const char *op) const {
     for (const block_record &b : blocks) {
       if (b.tag != tag) continue;
       found = true;
-      if (b.suspended_bytes == 0) continue;
+      if (b.suspended_bytes + b.released_bytes == 0) continue;
       return tl::unexpected(make_error(errc::busy, op,
-                                       "memory of this tag is suspended, or has been released",
+                                       b.suspended_bytes != 0
+                                           ? "memory of this tag is suspended"
+                                           : "memory of this tag has been released",
                                        b.range.begin.value(), 0, error_unit::address)
                                 .value()
                                 .about(tag));

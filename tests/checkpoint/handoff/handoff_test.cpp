@@ -99,8 +99,9 @@ class handoff_test : public stillmap::testing::buffer_test {
       say_and_end(wrong.empty() ? "owner" : wrong);
     }
     const address_space_stats books = dev().space().stats();
-    const bool gone = books.mapped_bytes == page() && books.suspended_bytes == 7 * page() &&
-                      sent->unmapped && sent->places == 7 && sent->pages == 6;
+    const bool gone = books.mapped_bytes == page() && books.suspended_bytes == 0 &&
+                      books.released_bytes == 7 * page() && sent->unmapped && sent->places == 7 &&
+                      sent->pages == 6;
     const bool rest = holds(dev(), device_address(other_at), page(), 7);
     say_and_end(!gone   ? "still has memory"
                 : !rest ? "lost memory that it did not send"

@@ -28,7 +28,7 @@ std::vector<virtual_range> samples(virtual_range offsets, std::size_t page) {
 
 bool suspended(const device &d, virtual_range range) {
   for (const mapping_record &m : d.space().mappings(range)) {
-    if (m.state == mapping_state::suspended) return true;
+    if (m.suspended_by != 0) return true;
   }
   return false;
 }

@@ -71,7 +71,7 @@ picture picture_of(std::span<const block_record> blocks, std::span<const mapping
   const auto pages = addresses_of_pages(mappings);
   std::set<std::uint64_t> counted;
   for (const mapping_record &m : mappings) {
-    if (m.state == mapping_state::suspended) continue;  // addresses only
+    if (m.suspended_by != 0) continue;  // addresses only
     const auto page = m.backing ? pages.find(m.backing->id()) : pages.end();
     const bool used = page != pages.end();
     backing_run run;
