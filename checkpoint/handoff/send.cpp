@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "stillmap/checkpoint/common/internal/tag_lease.h"
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
 #include "stillmap/checkpoint/handoff/internal/ownership_word.h"
 #include "stillmap/checkpoint/handoff/internal/process_end.h"
@@ -162,7 +163,12 @@ class sender {
 
 result<sent_memory> send(const device &d, connection &to, std::span<const std::string> tags,
                          const handoff_options &options) {
-  return with_host_memory(send_op, [&] { return sender(d, to, options).run(tags); });
+  return with_host_memory(send_op, [&]() -> result<sent_memory> {
+    STILLMAP_ASSIGN_OR_RETURN(
+        const auto alone,
+        checkpoint::tag_lease::take(d, tags, checkpoint::lease_kind::exclusive, send_op));
+    return sender(d, to, options).run(tags);
+  });
 }
 
 }  // namespace stillmap::handoff

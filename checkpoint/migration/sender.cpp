@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "stillmap/checkpoint/common/internal/tag_lease.h"
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
 #include "stillmap/checkpoint/image/image_set.h"
 #include "stillmap/checkpoint/migration/internal/precopy.h"
@@ -99,6 +100,9 @@ class sender::core {
   // Migrates. Failure: the source owns the task, unless out_ says otherwise.
   status attempt(transport &to) {
     STILLMAP_RETURN_IF_ERROR(check(options_, device_.capabilities().page_bytes));
+    STILLMAP_ASSIGN_OR_RETURN(
+        const auto alone,
+        checkpoint::tag_lease::take(device_, tags_, checkpoint::lease_kind::exclusive, sender_op));
     STILLMAP_RETURN_IF_ERROR(open_record());
     if (mine_.state != ownership::owner && mine_.state != ownership::running) {
       return make_error(errc::busy, sender_op,

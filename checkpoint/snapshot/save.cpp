@@ -9,10 +9,13 @@ namespace stillmap::snapshot {
 
 result<save_operation> save_operation::create(const device &d, std::span<const std::string> tags,
                                               const std::vector<image::manifest::note> &notes) {
+  STILLMAP_ASSIGN_OR_RETURN(
+      auto lease,
+      checkpoint::tag_lease::take(d, tags, checkpoint::lease_kind::shared, "snapshot::save"));
   STILLMAP_ASSIGN_OR_RETURN(auto memory, checkpoint::describe(d, tags));
   image::manifest what = manifest_of(d, memory.layout);
   what.notes = notes;
-  return save_operation(d, std::move(memory.layout), std::move(what));
+  return save_operation(d, std::move(lease), std::move(memory.layout), std::move(what));
 }
 
 result<image::written> save_operation::write(const std::string &path,

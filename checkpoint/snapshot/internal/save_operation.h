@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "stillmap/checkpoint/common/internal/tag_lease.h"
 #include "stillmap/checkpoint/snapshot/internal/device_contents.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 
@@ -15,7 +16,7 @@ class save_operation {
  public:
   // Reads the layout of the memory from the ledger.
   // Requires: the memory is idle.
-  // Errors:   those of checkpoint::describe.
+  // Errors:   those of checkpoint::describe; busy (one of the tags is being suspended or sent).
   static result<save_operation> create(const device &d, std::span<const std::string> tags,
                                        const std::vector<image::manifest::note> &notes);
 
@@ -23,9 +24,11 @@ class save_operation {
   result<image::written> write(const std::string &path, const image::write_options &options);
 
  private:
-  save_operation(const device &d, checkpoint::memory_layout l, image::manifest m)
-      : device_(d), layout_(std::move(l)), manifest_(std::move(m)) {}
+  save_operation(const device &d, checkpoint::tag_lease lease, checkpoint::memory_layout l,
+                 image::manifest m)
+      : device_(d), lease_(std::move(lease)), layout_(std::move(l)), manifest_(std::move(m)) {}
   device device_;
+  checkpoint::tag_lease lease_;  // nobody unmaps what is being read
   checkpoint::memory_layout layout_;
   image::manifest manifest_;
 };

@@ -1,0 +1,59 @@
+#include "stillmap/checkpoint/common/internal/tag_lease.h"
+
+#include <map>
+#include <mutex>
+
+#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/internal/undying.h"
+
+namespace stillmap::checkpoint {
+namespace {
+
+constexpr int exclusively = -1;
+
+struct leases {
+  std::mutex mutex;
+  // The number of shared leases, or `exclusively`.
+  std::map<std::pair<const address_space *, std::string>, int> held;
+};
+
+leases &all_leases() {
+  static undying<leases> all;
+  return *all;
+}
+
+}  // namespace
+
+result<tag_lease> tag_lease::take(const device &d, std::span<const std::string> tags,
+                                  lease_kind kind, const char *operation) {
+  return with_host_memory(operation, [&]() -> result<tag_lease> {
+    tag_lease out(&d.space(), kind);
+    out.tags_.reserve(tags.size());
+    leases &all = all_leases();
+    const std::lock_guard lock(all.mutex);
+    for (const std::string &tag : tags) {
+      std::string mine = tag;
+      const auto [at, first] = all.held.try_emplace({out.space_, tag}, 0);
+      if (!first && (kind == lease_kind::exclusive || at->second == exclusively)) {
+        const error e{make_error_code(errc::busy), operation,
+                      "another call is saving, suspending, resuming or sending the memory"};
+        return tl::unexpected(e.about("tag " + tag));
+      }
+      at->second = kind == lease_kind::exclusive ? exclusively : at->second + 1;
+      out.tags_.push_back(std::move(mine));
+    }
+    return out;
+  });
+}
+
+tag_lease::~tag_lease() {
+  if (tags_.empty()) return;
+  leases &all = all_leases();
+  const std::lock_guard lock(all.mutex);
+  for (const std::string &tag : tags_) {
+    const auto at = all.held.find({space_, tag});
+    if (at->second == exclusively || --at->second == 0) all.held.erase(at);
+  }
+}
+
+}  // namespace stillmap::checkpoint
