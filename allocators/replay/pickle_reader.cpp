@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <bit>
+#include <charconv>
 
 #include "stillmap/allocators/replay/internal/failure.h"
 
@@ -63,6 +64,18 @@ class pickle_machine {
     return n;
   }
 
+  // Protocol 0: up to the end of the line.
+  std::string_view line() {
+    const std::size_t end = bytes_.find('\n', at_);
+    if (end == std::string_view::npos) {
+      wrong("the file is truncated");
+      return {};
+    }
+    const std::string_view text = take(end - at_);
+    take(1);
+    return text;
+  }
+
   pickle_value *push(pickle_kind kind) {
     if (out_.values_.size() >= options_.max_values) {
       wrong(fmt::format("over {} values, the most that are read", options_.max_values));
@@ -76,13 +89,48 @@ class pickle_machine {
     push(kind)->integer = n;
   }
   void push_text(std::uint64_t length) { push(pickle_kind::text)->text = take(length); }
-  void push_long(std::uint64_t length) {
-    if (length > 8) return wrong("a number of over 64 bits");
-    std::uint64_t n = number(length);
-    // The highest bit is the sign.
-    if (length > 0 && length < 8 && (n >> (8 * length - 1)) != 0)
-      n |= ~std::uint64_t{0} << 8 * length;
-    push_integer(static_cast<std::int64_t>(n));
+  void push_long(std::uint64_t length) {  // little-endian, two's complement
+    const std::string_view bytes = take(length);
+    if (!trouble_.empty()) return;
+    const bool negative = !bytes.empty() && (bytes.back() & '\x80') != 0;
+    auto n = negative ? ~std::uint64_t{0} : 0;
+    for (std::size_t i = bytes.size(); i-- > 0;) {
+      if (i >= 8 && bytes[i] != (negative ? '\xff' : '\0')) return void(push(pickle_kind::large));
+      if (i < 8) n = n << 8 | static_cast<unsigned char>(bytes[i]);
+    }
+    const auto value = static_cast<std::int64_t>(n);
+    if (bytes.size() > 8 && (value < 0) != negative) return void(push(pickle_kind::large));
+    push_integer(value);
+  }
+  void push_decimal(std::string_view digits) {
+    std::int64_t n = 0;
+    const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), n);
+    if (digits.empty() || end != digits.data() + digits.size() ||
+        code == std::errc::invalid_argument)
+      return wrong("what is read as a number is none");
+    if (code == std::errc::result_out_of_range) return void(push(pickle_kind::large));
+    push_integer(n);
+  }
+  void push_real(std::string_view digits) {
+    double n = 0;
+    const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), n);
+    if (digits.empty() || end != digits.data() + digits.size() ||
+        code == std::errc::invalid_argument)
+      return wrong("what is read as a number is none");
+    push(pickle_kind::real)->real = n;
+  }
+  void push_quoted(std::string_view text) {
+    if (text.size() < 2 || text.front() != text.back()) return wrong("a text without its quotes");
+    push(pickle_kind::text)->text = text.substr(1, text.size() - 2);
+  }
+  // The name of something remembered, in protocol 0.
+  std::uint64_t decimal_name() {
+    const std::string_view digits = line();
+    std::uint64_t n = 0;
+    const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), n);
+    if (code != std::errc() || end != digits.data() + digits.size())
+      wrong("what is read as a number is none");
+    return n;
   }
   pickle_value *pop() {
     if (stack_.empty() || stack_.back()->kind == pickle_kind::mark) {
@@ -144,7 +192,7 @@ class pickle_machine {
   void perform(unsigned char op) {
     switch (op) {
       case 0x80:  // protocol
-        if (const auto n = number(1); n < 2 || n > 5) wrong(fmt::format("protocol {}", n));
+        if (const auto n = number(1); n > 5) wrong(fmt::format("protocol {}", n));
         return;
       case 0x95:  // frame
         number(8);
@@ -177,6 +225,23 @@ class pickle_machine {
         return push_long(number(1));
       case 0x8b:
         return push_long(number(4));
+      case 'I': {
+        const std::string_view digits = line();
+        if (digits == "00" || digits == "01")
+          return push_integer(digits == "01", pickle_kind::boolean);
+        return push_decimal(digits);
+      }
+      case 'L': {
+        const std::string_view digits = line();
+        return push_decimal(digits.substr(0, digits.size() - (digits.ends_with('L') ? 1 : 0)));
+      }
+      case 'F':
+        return push_real(line());
+      case 'S':
+        return push_quoted(line());
+      case 'V':
+        push(pickle_kind::text)->text = line();
+        return;
       case 'G': {  // big-endian
         std::uint64_t bits = 0;
         for (const char c : take(8)) bits = bits << 8 | static_cast<unsigned char>(c);
@@ -193,6 +258,7 @@ class pickle_machine {
         return push_text(number(4));
       case 0x8d:
       case 0x8e:
+      case 0x96:
         return push_text(number(8));
       case ']':
       case ')':
@@ -216,7 +282,8 @@ class pickle_machine {
       case 'u':
         return fill(pickle_kind::dict, pop_to_mark());
       case 'l':
-      case 't': {
+      case 't':
+      case 0x91: {  // a frozen set
         auto items = pop_to_mark();
         push(pickle_kind::list)->items = std::move(items);
         return;
@@ -236,6 +303,10 @@ class pickle_machine {
         return put(number(4));
       case 0x94:
         return put(remembered_);
+      case 'p':
+        return put(decimal_name());
+      case 'g':
+        return get(decimal_name());
       case 'h':
         return get(number(1));
       case 'j':

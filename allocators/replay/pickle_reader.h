@@ -12,13 +12,24 @@
 
 namespace stillmap::replay {
 
-enum class pickle_kind : std::uint8_t { none, boolean, integer, real, text, list, dict, mark };
+// `large`: an integer that an int64 does not hold; its value is not kept.
+enum class pickle_kind : std::uint8_t {
+  none,
+  boolean,
+  integer,
+  large,
+  real,
+  text,
+  list,
+  dict,
+  mark
+};
 
 struct pickle_value {
   pickle_kind kind = pickle_kind::none;
   std::int64_t integer = 0;  // boolean, integer
   double real = 0;
-  std::string_view text;                    // of the file's bytes
+  std::string_view text;                    // of the file's bytes; protocol 0: with its escapes
   std::vector<const pickle_value *> items;  // list, tuple, set; dict: key, value, key, value...
 
   // The value of a key; nullptr: not a dictionary, or no such key.
@@ -35,7 +46,7 @@ struct pickle_options {
 // Values are valid as long as this object and the bytes that it was read from.
 class pickle {
  public:
-  // Protocols 2 to 5.
+  // Protocols 0 to 5.
   // Errors: invalid_argument: "byte N: what is wrong".
   // Cost:   proportional to the bytes.
   static result<pickle> read(std::string_view bytes, const pickle_options &options = {});
