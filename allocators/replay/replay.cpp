@@ -357,9 +357,10 @@ result<replay_result> run(const device &d, const replay_plan &plan, const replay
 }
 
 result<std::uint64_t> find_min_capacity(const device &d, const replay_plan &plan, replay_options o,
-                                        std::uint64_t enough) {
+                                        std::uint64_t enough, std::uint64_t from) {
   const std::uint64_t page = d.capabilities().page_bytes;
-  std::uint64_t low = divide_up(plan.peak_live_bytes, page), high = divide_up(enough, page);
+  std::uint64_t low = divide_up(std::max(plan.peak_live_bytes, from), page),
+                high = divide_up(enough, page);
   while (low < high) {
     const std::uint64_t middle = low + (high - low) / 2;
     o.capacity = middle * page;

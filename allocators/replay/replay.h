@@ -65,9 +65,9 @@ struct replay_result {
 result<replay_result> run(const device &d, const replay_plan &plan, const replay_options &o);
 
 // The smallest capacity in bytes, a multiple of the page size, at which a replay does not run out
-// of memory: a binary search between the peak of live bytes and `enough`.
+// of memory: a binary search between the peak of live bytes, or `from` if that is more, and `enough`.
 result<std::uint64_t> find_min_capacity(const device &d, const replay_plan &plan, replay_options o,
-                                        std::uint64_t enough);
+                                        std::uint64_t enough, std::uint64_t from = 0);
 
 // Nanoseconds to lock and unlock an uncontended std::mutex: a measure of the machine's speed.
 double mutex_ns();

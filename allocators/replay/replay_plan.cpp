@@ -23,7 +23,7 @@ struct block_facts {
 class planner {
  public:
   planner(const trace &t, std::uint64_t shrink)
-      : trace_(t), facts_(t.totals.blocks), slot_(t.totals.blocks, nowhere) {
+      : trace_(t), shrink_(shrink), facts_(t.totals.blocks), slot_(t.totals.blocks, nowhere) {
     for (const trace_event &e : t.events) {
       if (e.verb == trace_verb::allocate) facts_[e.block] = {divide_up(e.bytes, shrink), e.stream};
     }
@@ -94,11 +94,10 @@ class planner {
       out_.ops.push_back(op);
       return;
     }
+    if (e.verb == trace_verb::fail) return play_failed(e);
     ++out_.requests;
     if (e.verb == trace_verb::allocate) {
-      if (free_slots_.empty()) free_slots_.push_back(next_slot_++);
-      slot_[e.block] = free_slots_.back();
-      free_slots_.pop_back();
+      slot_[e.block] = take_slot();
       op.bytes = facts_[e.block].bytes;
       live_bytes_ += op.bytes;
       out_.peak_live_bytes = std::max(out_.peak_live_bytes, live_bytes_);
@@ -113,7 +112,33 @@ class planner {
     out_.ops.push_back(op);
   }
 
+  // A request that failed when it was recorded is made again; how the program would have gone on is
+  // not known, so the block is freed at once.
+  void play_failed(const trace_event &e) {
+    planned_op op;
+    op.verb = trace_verb::allocate;
+    op.stream = e.stream;
+    op.slot = take_slot();
+    op.bytes = divide_up(e.bytes, shrink_);
+    out_.peak_live_bytes = std::max(out_.peak_live_bytes, live_bytes_ + op.bytes);
+    out_.failed_ops.push_back(out_.ops.size());
+    out_.ops.push_back(op);
+    op.verb = trace_verb::free;
+    op.bytes = 0;
+    out_.ops.push_back(op);
+    free_slots_.push_back(op.slot);
+    out_.requests += 2;
+  }
+
+  std::uint32_t take_slot() {
+    if (free_slots_.empty()) return next_slot_++;
+    const std::uint32_t slot = free_slots_.back();
+    free_slots_.pop_back();
+    return slot;
+  }
+
   const trace &trace_;
+  std::uint64_t shrink_;
   std::vector<block_facts> facts_;
   std::vector<std::uint32_t> slot_;  // of each live block
   std::vector<std::uint32_t> free_slots_;

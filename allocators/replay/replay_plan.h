@@ -21,6 +21,8 @@ struct planned_op {
 
 struct replay_plan {
   std::vector<planned_op> ops;  // an `iteration` after each one
+  // Indices in `ops` of the requests that failed in the recorded program.
+  std::vector<std::size_t> failed_ops;
   std::uint32_t slots = 0;
   std::uint32_t streams = 0;
   std::uint32_t iterations = 0;
@@ -32,7 +34,8 @@ struct replay_plan {
 // before the first boundary, then that many iterations. Iterations beyond the recorded ones repeat
 // the last ones: as many as begin and end with the same live blocks by size and stream; a block
 // allocated in one round is freed in the next. A trace without a boundary is one iteration, and its
-// live blocks are freed at the end.
+// live blocks are freed at the end. A request that failed when it was recorded is made again, and its
+// block freed at once; peak_live_bytes contains it.
 // Errors: invalid_argument (no iterations, or more than recorded of a trace that never returns to
 //         an earlier state). Sizes are divided by `shrink` and rounded up.
 result<replay_plan> plan_replay(const trace &t, std::optional<unsigned> iterations,

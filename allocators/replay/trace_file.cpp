@@ -100,15 +100,26 @@ result<std::vector<device_trace>> load_traces(const std::string &file) {
   return out;
 }
 
+result<device_trace> pick_trace(const std::string &file, std::vector<device_trace> all,
+                                std::optional<std::size_t> device) {
+  const auto peak = [](const device_trace &t) { return t.recorded.totals.peak_live_bytes; };
+  if (!device) {
+    return std::move(*std::max_element(
+        all.begin(), all.end(), [&](const auto &a, const auto &b) { return peak(a) < peak(b); }));
+  }
+  std::string known;
+  for (device_trace &t : all) {
+    if (!t.device || *t.device == *device) return std::move(t);
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", *t.device);
+  }
+  return fail(errc::invalid_argument, fmt::format("{} has no history of device {}; it has of {}",
+                                                  name_of(file), *device, known));
+}
+
 result<trace> load_trace(const std::string &file) {
   STILLMAP_ASSIGN_OR_RETURN(auto all, load_traces(file));
-  if (all.size() != 1) {
-    return fail(errc::invalid_argument,
-                fmt::format("{} has the histories of {} devices; `stillmap trace import` makes a "
-                            "trace of each",
-                            name_of(file), all.size()));
-  }
-  return std::move(all.front().recorded);
+  STILLMAP_ASSIGN_OR_RETURN(auto one, pick_trace(file, std::move(all)));
+  return std::move(one.recorded);
 }
 
 status save_text(const std::string &file, const std::string &text) {

@@ -28,15 +28,20 @@ result<std::string> read_text(const std::string &file);
 result<std::vector<trace_text>> load_trace_texts(const std::string &file);
 
 struct device_trace {
-  std::optional<std::size_t> device;  // its number in a snapshot of several
+  std::optional<std::size_t> device;  // its number in a snapshot
   trace recorded;
 };
 // The traces in a file: one or more.
 // Errors: invalid_argument: as above, or "file:line: what is wrong".
 result<std::vector<device_trace>> load_traces(const std::string &file);
 
-// The one trace in a file.
-// Errors: as above; invalid_argument: it has several.
+// One of the traces of `file`. Of a snapshot with the histories of several devices: that of `device`; by default the
+// one with the highest peak of live bytes.
+// Errors: invalid_argument: no history of that device.
+result<device_trace> pick_trace(const std::string &file, std::vector<device_trace> all,
+                                std::optional<std::size_t> device = std::nullopt);
+// The trace of a file, or that one of several.
+// Errors: those of load_traces.
 result<trace> load_trace(const std::string &file);
 
 // Writes a text, compressed where the name ends with .zst. Nothing is left behind on failure.

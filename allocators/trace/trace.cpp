@@ -22,8 +22,14 @@ std::string quoted(std::string_view line) {
 }
 
 // The form of each line, by its first letter.
-constexpr std::array<std::string_view, 5> forms = {"a,<id>,<bytes>,<stream>", "f,<id>",
-                                                   "u,<id>,<stream>", "s,<from>,<to>", "i"};
+constexpr std::array<std::string_view, 6> forms = {
+    "a,<id>,<bytes>,<stream>",
+    "f,<id>",
+    "u,<id>,<stream>",
+    "s,<from>,<to>",
+    "i",
+    "o,<bytes>,<stream>,<held>,<device free>,<cached>,<pieces>,<largest>"};
+constexpr std::size_t most_numbers = 7;
 
 struct block_state {
   std::uint64_t block = 0;
@@ -79,9 +85,9 @@ class reader {
     const char verb = line.front();
     const auto *const form = std::find_if(
         forms.begin(), forms.end(), [&](std::string_view known) { return known.front() == verb; });
-    if (form == forms.end()) return "a line begins with a, f, u, s, i or #";
+    if (form == forms.end()) return "a line begins with a, f, u, s, i, o or #";
     const auto wrong_form = [&] { return "write it as " + std::string(*form); };
-    std::uint64_t numbers[3] = {};
+    std::uint64_t numbers[most_numbers] = {};
     const auto wanted = static_cast<std::size_t>(std::count(form->begin(), form->end(), ','));
     std::string_view rest = line.substr(1);
     for (std::size_t i = 0; i < wanted; ++i) {
@@ -103,6 +109,9 @@ class reader {
         return use(numbers[0], numbers[1]);
       case 's':
         return wait(numbers[0], numbers[1]);
+      case 'o':
+        return fail(numbers[0], numbers[1],
+                    {numbers[2], numbers[3], numbers[4], numbers[5], numbers[6]});
       default:
         ++out_.totals.iterations;
         out_.events.push_back({});
@@ -120,10 +129,14 @@ class reader {
     return "";
   }
 
+  static std::string size(std::uint64_t bytes) {
+    if (bytes == 0) return "a block has at least 1 byte";
+    return bytes > trace_max_bytes ? "a block has at most 2^48 bytes" : "";
+  }
+
   std::string allocate(std::uint64_t id, std::uint64_t bytes, std::uint64_t on) {
     trace_event e{.verb = trace_verb::allocate};
-    if (bytes == 0) return "a block has at least 1 byte";
-    if (bytes > trace_max_bytes) return "a block has at most 2^48 bytes";
+    if (std::string wrong = size(bytes); !wrong.empty()) return wrong;
     if (std::string wrong = stream(on, e.stream); !wrong.empty()) return wrong;
     block_state &b = ids_[id];
     if (b.live) {
@@ -184,6 +197,19 @@ class reader {
     return "";
   }
 
+  std::string fail(std::uint64_t bytes, std::uint64_t on, const trace_failure &of) {
+    trace_event e{.verb = trace_verb::fail, .block = out_.failures.size(), .bytes = bytes};
+    if (std::string wrong = size(bytes); !wrong.empty()) return wrong;
+    if (std::string wrong = stream(on, e.stream); !wrong.empty()) return wrong;
+    // So that a sum of them does not overflow.
+    if (std::max({of.held, of.device_free, of.cached, of.largest}) > trace_max_bytes) {
+      return "a device has at most 2^48 bytes";
+    }
+    out_.failures.push_back(of);
+    out_.events.push_back(e);
+    return "";
+  }
+
   trace out_;
   std::unordered_map<std::uint64_t, block_state> ids_;
   std::uint64_t live_bytes_ = 0, live_blocks_ = 0;
@@ -203,7 +229,7 @@ trace_writer::trace_writer(std::string_view about) {
 }
 
 void trace_writer::line(char verb, std::initializer_list<std::uint64_t> numbers) {
-  char buffer[4 + 3 * 21];
+  char buffer[4 + most_numbers * 21];
   char *at = buffer;
   *at++ = verb;
   for (const std::uint64_t number : numbers) {
@@ -230,6 +256,10 @@ void trace_writer::iteration() {
   line('i', {});
 }
 
+void trace_writer::fail(std::uint64_t bytes, std::uint32_t stream, const trace_failure &of) {
+  line('o', {bytes, stream, of.held, of.device_free, of.cached, of.pieces, of.largest});
+}
+
 void trace_writer::comment(std::string_view text) {
   for (bool more = true; more;) {
     const std::size_t end = text.find('\n');
@@ -253,6 +283,7 @@ std::string to_text(const trace &t, std::string_view comment) {
     if (e.verb == trace_verb::use) out.use(e.block, e.stream);
     if (e.verb == trace_verb::wait) out.wait(e.stream, e.waits);
     if (e.verb == trace_verb::iteration) out.iteration();
+    if (e.verb == trace_verb::fail) out.fail(e.bytes, e.stream, t.failures[e.block]);
   }
   return out.take();
 }

@@ -8,6 +8,9 @@
 //   u,<id>,<stream>              work on another stream uses the block too
 //   s,<from>,<to>                stream <to> waits for the work queued on <from>
 //   i                            an iteration ends here, and the next one begins
+//   o,<bytes>,<stream>,<held>,<device free>,<cached>,<pieces>,<largest>
+//                                a request that failed in the recorded program: out of memory.
+//                                trace_failure says what the other numbers are
 //
 // Numbers are decimal. An id names one block from its `a` to its `f`, and may be reused afterwards.
 #pragma once
@@ -23,29 +26,41 @@
 
 namespace stillmap {
 
-enum class trace_verb : std::uint8_t { allocate, free, use, wait, iteration };
+enum class trace_verb : std::uint8_t { allocate, free, use, wait, iteration, fail };
 
 // One line. Blocks are numbered from 0 in the order of their `a` lines; ids exist in files only.
 struct trace_event {
   trace_verb verb = trace_verb::iteration;
-  std::uint32_t stream = 0;  // allocate, use; wait: the stream that is waited for
+  std::uint32_t stream = 0;  // allocate, use, fail; wait: the stream that is waited for
   std::uint32_t waits = 0;   // wait: the stream that waits
-  std::uint64_t block = 0;   // allocate, free, use
-  std::uint64_t bytes = 0;   // allocate
+  std::uint64_t block = 0;   // allocate, free, use; fail: the index in trace::failures
+  std::uint64_t bytes = 0;   // allocate, fail
   bool operator==(const trace_event &) const = default;
 };
 
+// The memory of the recorded program when a request failed, as its own allocator knew it. All zero
+// where the recording does not say.
+struct trace_failure {
+  std::uint64_t held = 0;         // bytes of device memory that its allocator held
+  std::uint64_t device_free = 0;  // bytes of device memory that nothing held
+  std::uint64_t cached = 0;       // bytes of `held` that were in no block
+  std::uint64_t pieces = 0;       // contiguous runs of those
+  std::uint64_t largest = 0;      // bytes of the largest run
+  bool operator==(const trace_failure &) const = default;
+};
+
 struct trace_totals {
-  std::uint64_t blocks = 0;      // number of `a` lines
-  std::uint64_t iterations = 0;  // number of `i` lines
-  std::uint64_t peak_live_bytes = 0;
-  std::uint64_t live_bytes = 0;   // at the end
-  std::uint64_t live_blocks = 0;  // at the end
-  std::uint32_t streams = 0;      // the largest stream number, plus 1
+  std::uint64_t blocks = 0;           // number of `a` lines
+  std::uint64_t iterations = 0;       // number of `i` lines
+  std::uint64_t peak_live_bytes = 0;  // of blocks, without requests that failed
+  std::uint64_t live_bytes = 0;       // at the end
+  std::uint64_t live_blocks = 0;      // at the end
+  std::uint32_t streams = 0;          // the largest stream number, plus 1
 };
 
 struct trace {
   std::vector<trace_event> events;
+  std::vector<trace_failure> failures;  // in the order of their events
   trace_totals totals;
 };
 
@@ -74,6 +89,7 @@ class trace_writer {
   void use(std::uint64_t id, std::uint32_t stream);
   void wait(std::uint32_t from, std::uint32_t to);
   void iteration();
+  void fail(std::uint64_t bytes, std::uint32_t stream, const trace_failure &of);
   void comment(std::string_view text);
 
   const std::string &text() const { return text_; }

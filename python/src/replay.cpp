@@ -75,7 +75,7 @@ void bind_replay(nb::module_ &m) {
       nb::arg("capacity").none() = nb::none(), nb::arg("iterations").none() = nb::none(),
       nb::arg("verify") = false, nb::arg("device") = 0,
       "Replays a recorded trace (also a PyTorch memory snapshot, or a log of RMM) on an "
-      "allocator:\n"
+      "allocator (of a snapshot of several devices, the one with the highest peak):\n"
       "peak_live_bytes, peak_committed_bytes, ns_per_op, oom, driver_calls ... capacity: bytes of\n"
       "device memory; less than the device has. verify: writes and checks every byte.\n"
       "allocator: stillmap, segments, segments-expanding, pool, direct, torch, torch-expanding.\n"

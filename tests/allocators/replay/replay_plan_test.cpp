@@ -42,6 +42,9 @@ std::string shown(const replay_plan &p) {
       case trace_verb::iteration:
         text += "| ";
         break;
+      case trace_verb::fail:
+        ADD_FAILURE() << "a plan allocates and frees in its place";
+        break;
     }
   }
   return text;
@@ -50,6 +53,17 @@ std::string shown(const replay_plan &p) {
 std::string played(const std::string &lines, std::optional<unsigned> n, std::uint64_t shrink = 1) {
   const auto p = plan_replay(parse(lines), n, shrink);
   return p ? shown(*p) : p.error().detail().cause;
+}
+
+// The request is made again, and how the program would have gone on is not known.
+TEST(ReplayPlan, ARequestThatFailedIsMadeAgainAndFreed) {
+  const std::string lines = "a,0,5,0\no,7,1,100,3,95,2,60\nf,0\no,1,0,0,0,0,0,0\na,1,9,0\n";
+  EXPECT_EQ(played(lines, std::nullopt), "a0:5 a1:7 f1 f0 a0:1 f0 a0:9 | ");
+  EXPECT_EQ(played(lines, std::nullopt, 2), "a0:3 a1:4 f1 f0 a0:1 f0 a0:5 | ");
+  const auto p = plan_replay(parse(lines), std::nullopt);
+  EXPECT_EQ(p->peak_live_bytes, 12u);
+  EXPECT_EQ(p->requests, 7u);
+  EXPECT_EQ(p->failed_ops, (std::vector<std::size_t>{1, 4}));
 }
 
 TEST(ReplayPlan, ATraceAsItStands) {

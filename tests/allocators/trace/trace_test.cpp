@@ -68,7 +68,8 @@ TEST(Trace, TheFirstLineSaysWhatItIs) {
 }
 
 TEST(Trace, MalformedLinesAreRefusedByNumber) {
-  EXPECT_EQ(trouble(with_header("i\nx,1\n")), "t:3: 'x,1': a line begins with a, f, u, s, i or #");
+  EXPECT_EQ(trouble(with_header("i\nx,1\n")),
+            "t:3: 'x,1': a line begins with a, f, u, s, i, o or #");
   const char *const a = "write it as a,<id>,<bytes>,<stream>";
   for (const char *line :
        {"a", "a,", "a,1", "a,1,2", "a,1,2,", "a,1,2,3,", "a,1,2,3 ", "a, 1,2,3", "a,-1,2,3",
@@ -121,6 +122,32 @@ TEST(Trace, WhatIsWrittenIsReadBack) {
   const auto again = read_trace(to_text(*read));
   ASSERT_TRUE(again);
   EXPECT_EQ(again->events, read->events);
+}
+
+TEST(Trace, ARequestThatFailedIsNoBlock) {
+  trace_writer out;
+  out.allocate(1, 100, 0);
+  out.fail(50, 2, {4096, 30, 3996, 2, 3000});
+  out.fail(7, 0, {});
+  const std::string text = out.take();
+  EXPECT_EQ(text, with_header("a,1,100,0\no,50,2,4096,30,3996,2,3000\no,7,0,0,0,0,0,0\n"));
+  const auto read = read_trace(text);
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(read->totals.blocks, 1u);
+  EXPECT_EQ(read->totals.peak_live_bytes, 100u);
+  EXPECT_EQ(read->totals.streams, 3u);
+  EXPECT_EQ(read->events[1], (trace_event{trace_verb::fail, 2, 0, 0, 50}));
+  EXPECT_EQ(read->failures, (std::vector<trace_failure>{{4096, 30, 3996, 2, 3000}, {}}));
+  const auto again = read_trace(to_text(*read));
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->events, read->events);
+  EXPECT_EQ(again->failures, read->failures);
+  EXPECT_NE(trouble(with_header("o,1,0,0,0,0,0")).find("write it as o,<bytes>,<stream>,<held>"),
+            std::string::npos);
+  EXPECT_NE(trouble(with_header("o,0,0,0,0,0,0,0")).find("at least 1 byte"), std::string::npos);
+  EXPECT_NE(trouble(with_header("o,1,4096,0,0,0,0,0")).find("limit of 4095"), std::string::npos);
+  EXPECT_NE(trouble(with_header("o,1,0,281474976710657,0,0,0,0")).find("a device has at most"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -76,8 +76,9 @@ std::string fuzz_trace(const std::string &text) {
     return sound ? "" : "no reason: " + read.error().message();
   }
   std::map<std::uint64_t, std::uint64_t> live;
-  std::uint64_t now = 0, peak = 0, next = 0;
+  std::uint64_t now = 0, peak = 0, next = 0, failures = 0;
   for (const trace_event &e : read->events) {
+    if (e.verb == trace_verb::fail && e.block != failures++) return "a wrong failure in: " + text;
     if (e.verb == trace_verb::allocate) {
       if (e.block != next++ || e.bytes == 0) return "a wrong block in: " + text;
       live[e.block] = e.bytes;
@@ -98,7 +99,9 @@ std::string fuzz_trace(const std::string &text) {
     return "wrong sums of: " + text;
   }
   const auto again = read_trace(to_text(*read));
-  return again && again->events == read->events ? "" : "does not survive being written: " + text;
+  return again && again->events == read->events && again->failures == read->failures
+             ? ""
+             : "does not survive being written: " + text;
 }
 
 }  // namespace

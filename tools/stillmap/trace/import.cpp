@@ -29,7 +29,7 @@ outcome<exit_status> run_trace_import(const trace_import_options &o) {
   for (const trace_text &t : texts) {
     const auto read = read_trace(t.text);
     if (!read) return fail(exit_usage, read.error().about(o.from).message());
-    const std::string to = name_for(o.to, t.device);
+    const std::string to = texts.size() > 1 ? name_for(o.to, t.device) : o.to;
     STILLMAP_RETURN_IF_ERROR(save_text(to, t.text));
     fmt::print("{}: {} blocks, {} live at most\n", to, format_count(read->totals.blocks),
                format_bytes(read->totals.peak_live_bytes));

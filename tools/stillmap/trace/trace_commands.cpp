@@ -94,15 +94,21 @@ void add_compare(command &group) {
                 "Replays a recorded program on every allocator in memory that a classic one runs "
                 "out of, and prints a table and for which of them it is enough. Stillmap's "
                 "allocator does not run out: the content of every block is checked, and both heaps "
-                "are drawn at the moment the classic one does.");
+                "are drawn at the moment the classic one does. For a PyTorch snapshot in which a "
+                "request ran out of memory: says whether Stillmap would have served it in the same "
+                "memory, and which card has enough.");
   c.argument(o.file, "TRACE", "a recorded program, as for stillmap trace replay").required();
   c.text("--allocator", o.ours, "NAME",
          "the allocator that can move pages (default: " + o.ours + ")");
   c.text("--against", o.other, "NAME",
          "the allocator it is compared with (default: " + o.other + ")");
   c.size("--capacity", o.capacity,
-         "bytes of device memory (default: halfway between the minima of the two)");
-  add_driver_options(c, o.driver);
+         "bytes of device memory (default: what PyTorch had where the snapshot has a request that "
+         "ran out of memory, else halfway between the minima of the two)");
+  add_driver_option(c, o.driver.driver);
+  c.number("--device", o.device, 0, 1 << 20, "N",
+           "the device whose history is compared, in a PyTorch snapshot (default: the one with the "
+           "highest peak of live bytes); else the ordinal of the driver's device (default: 0)");
   add_profile_option(c, o.profile);
   c.number("--shrink", o.shrink, 1u, max_count, "N",
            "divide every size by N (default: 1, or what the device has room for)");
@@ -113,6 +119,7 @@ void add_compare(command &group) {
          "write the picture to this file; '' writes none (default: " + o.svg + ")");
   c.text("--timeline", o.timeline, "PATH",
          "write a picture of memory over the run on each allocator to this file, PATH.svg");
+  c.json(o.json);
   c.notes =
       "On hostcuda only memory that is written is used: about 1 GiB for a program of 24 GiB.\n"
       "Example: stillmap trace compare bench/traces/llama_1b_variable.trace.zst\n";

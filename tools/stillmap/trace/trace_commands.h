@@ -37,7 +37,9 @@ struct trace_compare_options {
   std::string file, ours = "stillmap", other = "segments", profile, svg = "out/heap-comparison.svg",
                     timeline;
   std::uint64_t capacity = 0;
+  int device = -1;  // of a snapshot, or of the driver; -1: not given
   unsigned shrink = 0, every_byte_shrink = 32;
+  bool json = false;
 };
 outcome<exit_status> run_trace_compare(const trace_compare_options &o);
 
