@@ -76,8 +76,12 @@ status byte_vector::push_slow(const void *from, std::size_t bytes) {
   if (bytes > half_bytes_) return append(from, bytes, true);  // an element larger than a batch
   STILLMAP_RETURN_IF_ERROR(flush());
   // Reserves room in the buffer for the whole batch, so that a later flush cannot run out of memory;
-  // if that fails, for this element only.
+  // if that fails, for this element only. An element that the reservation holds must not move it.
   std::size_t batch = half_bytes_;
+  const std::size_t reserved = buffer_.reserved();
+  if (flushed_ <= reserved && bytes <= reserved - flushed_) {
+    batch = std::min(batch, reserved - flushed_);
+  }
   status grown = buffer_.reserve(flushed_ + batch, stream_);
   if (!grown) {
     batch = bytes;

@@ -20,9 +20,12 @@ class python_buffer : public guarded<growable_buffer> {
             with([](const growable_buffer &of) -> result<int> { return of.device().ordinal(); })),
         tag_(with([](const growable_buffer &of) -> result<std::string> { return of.tag(); })) {}
 
-  // With a stream, new bytes are first used there. Raise BusyError where a view would become invalid.
-  void resize(std::size_t bytes, std::optional<stream_ref> s);
-  void reserve(std::size_t bytes, std::optional<stream_ref> s);
+  // With a stream, new bytes are first used there. Raise BusyError where a view would become invalid,
+  // and InvalidArgumentError where the address would change without `relocate`.
+  void resize(std::size_t bytes, std::optional<stream_ref> s, bool relocate);
+  void reserve(std::size_t bytes, std::optional<stream_ref> s, bool relocate);
+  void shrink_to_fit(bool relocate);
+  void commit(std::size_t offset, std::size_t bytes);
 
   // The whole buffer as bytes, and one more export where asked for.
   exported_array describe(bool count);

@@ -114,40 +114,35 @@ nb::object buffer_to_numpy(nb::handle self) {
 void bind_size(nb::class_<python_buffer> &c) {
   c.def(
        "resize",
-       [](python_buffer &self, std::size_t nbytes, nb::handle stream) {
-         self.resize(nbytes, optional_stream_of(stream));
+       [](python_buffer &self, std::size_t nbytes, nb::handle stream, bool relocate) {
+         self.resize(nbytes, optional_stream_of(stream), relocate);
        },
-       nb::arg("nbytes"), nb::arg("stream").none() = nb::ellipsis(),
+       nb::arg("nbytes"), nb::arg("stream").none() = nb::ellipsis(), nb::kw_only(),
+       nb::arg("relocate") = false,
        "Changes nbytes. Growing maps pages at the end: the address and the contents stay. "
        "Shrinking\n"
        "keeps the pages (shrink_to_fit). With a stream, it may wait, and new bytes are first used "
        "on\n"
-       "it; without one the host waits. Raises OutOfMemoryError; BusyError if a view is exported "
-       "and\n"
-       "the buffer would shrink or move.")
+       "it; without one the host waits. relocate: the address may change to grow past `reserved`; "
+       "whoever\n"
+       "has it must then use the new one. Raises OutOfMemoryError; InvalidArgumentError (past "
+       "`reserved`\n"
+       "without relocate); BusyError if a view is exported and the buffer would shrink or move.")
       .def(
           "reserve",
-          [](python_buffer &self, std::size_t nbytes, nb::handle stream) {
-            self.reserve(nbytes, optional_stream_of(stream));
+          [](python_buffer &self, std::size_t nbytes, nb::handle stream, bool relocate) {
+            self.reserve(nbytes, optional_stream_of(stream), relocate);
           },
-          nb::arg("nbytes"), nb::arg("stream").none() = nb::ellipsis(),
-          "Maps pages until capacity is at least `nbytes`.")
-      .def(
-          "shrink_to_fit",
-          [](python_buffer &self) {
-            self.with([&](growable_buffer &b) -> status {
-              STILLMAP_RETURN_IF_ERROR(self.refuse_exported());
-              return b.shrink_to_fit();
-            });
-          },
-          "Gives back the pages past nbytes. Waits for the device's work.")
-      .def(
-          "commit",
-          [](python_buffer &self, std::size_t offset, std::size_t nbytes) {
-            self.with([&](growable_buffer &b) { return b.commit(offset, nbytes); });
-          },
-          nb::arg("offset"), nb::arg("nbytes"),
-          "Maps a range of the reservation, in multiples of page_bytes.")
+          nb::arg("nbytes"), nb::arg("stream").none() = nb::ellipsis(), nb::kw_only(),
+          nb::arg("relocate") = false,
+          "Maps pages until capacity is at least `nbytes`. relocate and errors as resize().")
+      .def("shrink_to_fit", &python_buffer::shrink_to_fit, nb::kw_only(),
+           nb::arg("relocate") = false,
+           "Gives back the pages past nbytes. Waits for the device's work. relocate: needed where "
+           "in_place\n"
+           "is False, because the address changes there.")
+      .def("commit", &python_buffer::commit, nb::arg("offset"), nb::arg("nbytes"),
+           "Maps a range of the reservation, in multiples of page_bytes.")
       .def(
           "decommit",
           [](python_buffer &self, std::size_t offset, std::size_t nbytes) {
@@ -157,8 +152,9 @@ void bind_size(nb::class_<python_buffer> &c) {
             });
           },
           nb::arg("offset"), nb::arg("nbytes"), "Unmaps a range. Waits for the device's work.")
-      .def_prop_ro("address", number([](const growable_buffer &b) { return b.address().value(); }),
-                   "Constant for life, unless stats()['relocations'] rises.")
+      .def_prop_ro(
+          "address", [](python_buffer &self) { return self.describe(false).address; },
+          "Constant for life, unless it is changed with relocate=True.")
       .def_prop_ro("nbytes", number([](const growable_buffer &b) { return b.size(); }))
       .def_prop_ro("capacity", number([](const growable_buffer &b) { return b.capacity(); }),
                    "Bytes that are mapped from the start without a gap.")
@@ -226,7 +222,10 @@ void bind_buffer(nb::module_ &m) {
       "Device memory that grows in place: its address stays, and nothing is copied.\n"
       "Threads: safe. While a view is exported (DLPack, numpy()), what would unmap or move its "
       "memory\n"
-      "raises BusyError; users of __cuda_array_interface__ are not counted.");
+      "raises BusyError. Users of the address and of __cuda_array_interface__ are not counted: "
+      "only "
+      "calls\n"
+      "that say so (close, shrink_to_fit, decommit, relocate=True) take memory from them.");
   c.def("__init__", &construct_buffer, nb::arg("nbytes") = 0, nb::kw_only(), nb::arg("device") = 0,
         nb::arg("reserve") = 0, nb::arg("tag") = "", nb::arg("map_ahead") = 0,
         nb::arg("peer_devices") = std::vector<int>{}, nb::arg("hint") = 0,

@@ -2,12 +2,14 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <cstring>
 #include <map>
 
 #include "python/src/checkpoint.h"
 #include "python/src/devices.h"
 #include "python/src/errors.h"
+#include "python/src/exports.h"
 #include "python/src/paths.h"
 #include "python/src/progress.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
@@ -100,6 +102,17 @@ class restored_blocks {
     return *memory_;
   }
   bool closed() const { return memory_ == nullptr; }
+  std::atomic<int> &exports() { return exports_; }
+  // Raises BusyError while tensors or other counted views of the memory live.
+  void close_unused() {
+    const int views = exports_.load(std::memory_order_acquire);
+    if (memory_ != nullptr && views != 0) {
+      raise(error{make_error_code(errc::busy), "Restored.close",
+                  "views of the restored memory live: delete them first",
+                  static_cast<std::uint64_t>(views), 0, error_unit::items});
+    }
+    close();
+  }
   void close() {
     snapshot::restored *const last = std::exchange(memory_, nullptr);
     if (last == nullptr || forked_after_use()) return;  // the parent's is left alone
@@ -109,7 +122,17 @@ class restored_blocks {
 
  private:
   snapshot::restored *memory_;
+  std::atomic<int> exports_{0};
 };
+
+// Counts a view of the memory, and keeps it, until the result is gone.
+nb::object hold_restored(nb::handle self) {
+  auto &restored = nb::cast<restored_blocks &>(self);
+  (void)restored.get();
+  restored.exports().fetch_add(1, std::memory_order_relaxed);
+  return nb::cast(new export_hold(nb::borrow(self), restored.exports()),
+                  nb::rv_policy::take_ownership);
+}
 
 nb::list blocks_of(const restored_blocks &self) {
   const snapshot::restored &r = self.get();
@@ -181,10 +204,13 @@ void bind_snapshot(nb::module_ &m) {
       .def_prop_ro("blocks", &blocks_of, "tag, address, nbytes, mapped_bytes, original_address.")
       .def_prop_ro("notes", &notes_dict_of, "The data that snapshot() was given.")
       .def_prop_ro("closed", &restored_blocks::closed)
-      .def("close", &restored_blocks::close, "Waits for the device and releases the memory.")
+      .def("_hold", &hold_restored, "For views: the memory stays until the result is gone.")
+      .def("close", &restored_blocks::close_unused,
+           "Waits for the device and releases the memory. Raises BusyError while tensors of\n"
+           "stillmap.torch.restore() live; users of the addresses are not counted.")
       .def("__enter__", [](nb::handle self) { return self; })
       .def(
-          "__exit__", [](restored_blocks &self, const nb::args &) { self.close(); },
+          "__exit__", [](restored_blocks &self, const nb::args &) { self.close_unused(); },
           nb::arg("args").none())
       .def("__repr__", [](const restored_blocks &self) {
         if (self.closed()) return std::string("<stillmap.Restored, closed>");

@@ -22,18 +22,20 @@ class python_vector : public guarded<detail::byte_vector> {
         tag_(std::move(tag)) {}
 
   std::size_t size() const;
-  // Appends, inserts or overwrites whole elements from host memory.
-  void append(const void *from, std::size_t bytes);
-  void insert(std::size_t at, const void *from, std::size_t bytes);
+  // Appends, inserts or overwrites whole elements from host memory. `relocate`, here and below: the
+  // address may change; otherwise what would change it raises InvalidArgumentError.
+  void append(const void *from, std::size_t bytes, bool relocate);
+  void insert(std::size_t at, const void *from, std::size_t bytes, bool relocate);
   void write(std::size_t at, const void *from, std::size_t bytes);
   // Appends elements of device memory, after the work of `after`; waits for the copy.
-  void append_from_device(device_address from, std::size_t elements, stream_ref after);
+  void append_from_device(device_address from, std::size_t elements, stream_ref after,
+                          bool relocate);
   nb::bytes read(std::size_t at, std::size_t elements) const;
   // Raises BusyError if that would move memory of a view, or take elements from one.
-  void resize(std::size_t elements, bool zero);
+  void resize(std::size_t elements, bool zero, bool relocate);
   void erase(std::size_t at, std::size_t elements);
-  void reserve(std::size_t elements);
-  void shrink_to_fit();
+  void reserve(std::size_t elements, bool relocate);
+  void shrink_to_fit(bool relocate);
 
   // The elements, all on their way to the device, and one more export where asked for. Work queued
   // on `consumer` from now on comes after that of the vector's stream.
@@ -45,6 +47,8 @@ class python_vector : public guarded<detail::byte_vector> {
 
  private:
   std::size_t bytes_of(std::size_t elements) const;
+  status refuse_growth(const char *op, const detail::byte_vector &b, std::size_t bytes,
+                       bool relocate) const;
 
   const stillmap::device device_;
   const element_type type_;

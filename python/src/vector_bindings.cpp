@@ -27,7 +27,7 @@ std::size_t position_of(const python_vector &self, Py_ssize_t index) {
 }
 
 // An array of another library, by __cuda_array_interface__.
-void extend_from_device(python_vector &self, nb::handle values) {
+void extend_from_device(python_vector &self, nb::handle values, bool relocate) {
   const nb::dict array = nb::cast<nb::dict>(nb::object(values.attr("__cuda_array_interface__")));
   const element_type type = element_type_of(nb::object(array["typestr"]));
   if (!(type == self.type())) raise_other_type(self, type);
@@ -43,7 +43,7 @@ void extend_from_device(python_vector &self, nb::handle values) {
   const stream_ref after = stream.is_none() || nb::cast<std::uint64_t>(stream) == 1
                                ? stream_ref::legacy()
                                : stream_of(stream);
-  self.append_from_device(device_address(address), elements, after);
+  self.append_from_device(device_address(address), elements, after, relocate);
 }
 
 // Calls use(bytes, size) with the host's bytes of values: an array of the element type, or numbers.
@@ -60,9 +60,12 @@ void with_bytes(const python_vector &self, nb::handle values, Use use) {
   use(packed.c_str(), packed.size());
 }
 
-void extend(python_vector &self, nb::handle values) {
-  if (nb::hasattr(values, "__cuda_array_interface__")) return extend_from_device(self, values);
-  with_bytes(self, values, [&](const void *from, std::size_t n) { self.append(from, n); });
+void extend(python_vector &self, nb::handle values, bool relocate) {
+  if (nb::hasattr(values, "__cuda_array_interface__")) {
+    return extend_from_device(self, values, relocate);
+  }
+  with_bytes(self, values,
+             [&](const void *from, std::size_t n) { self.append(from, n, relocate); });
 }
 
 void construct_vector(python_vector *self, nb::handle dtype, nb::handle values, int ordinal,
@@ -86,7 +89,7 @@ void construct_vector(python_vector *self, nb::handle dtype, nb::handle values, 
       new (self) python_vector(std::move(made.d), std::move(made.bytes), type, tag);
   if (values.is_none()) return;
   try {
-    extend(*vector, values);
+    extend(*vector, values, false);
   } catch (...) {
     vector->~python_vector();
     throw;
@@ -119,16 +122,16 @@ void set_item(python_vector &self, Py_ssize_t index, nb::handle value) {
   self.write(at, packed.c_str(), packed.size());
 }
 
-void insert_values(python_vector &self, Py_ssize_t index, nb::handle values) {
+void insert_values(python_vector &self, Py_ssize_t index, nb::handle values, bool relocate) {
   const auto size = static_cast<Py_ssize_t>(self.size());
   const Py_ssize_t at =
       std::clamp(index < 0 ? index + size : index, Py_ssize_t{0}, size);  // as list
   if (PySequence_Check(values.ptr()) == 0) {                              // one number
     const nb::bytes packed = pack(self.type(), nb::make_tuple(values));
-    return self.insert(static_cast<std::size_t>(at), packed.c_str(), packed.size());
+    return self.insert(static_cast<std::size_t>(at), packed.c_str(), packed.size(), relocate);
   }
   with_bytes(self, values, [&](const void *from, std::size_t n) {
-    self.insert(static_cast<std::size_t>(at), from, n);
+    self.insert(static_cast<std::size_t>(at), from, n, relocate);
   });
 }
 
@@ -142,16 +145,19 @@ nb::object pop_item(python_vector &self, Py_ssize_t index) {
 void bind_elements(nb::class_<python_vector> &c) {
   c.def(
        "append",
-       [](python_vector &self, nb::handle value) {
+       [](python_vector &self, nb::handle value, bool relocate) {
          const nb::bytes packed = pack(self.type(), nb::make_tuple(value));
-         self.append(packed.c_str(), packed.size());
+         self.append(packed.c_str(), packed.size(), relocate);
        },
-       nb::arg("value").none(),
-       "Adds one element, gathered in pinned host memory and sent with others, or by flush().")
-      .def("extend", &extend, nb::arg("values"),
+       nb::arg("value").none(), nb::kw_only(), nb::arg("relocate") = false,
+       "Adds one element, gathered in pinned host memory and sent with others, or by flush().\n"
+       "relocate, here and below: the address may change to grow past the reservation, as with\n"
+       "GrowableBuffer.resize(); without it that raises InvalidArgumentError.")
+      .def("extend", &extend, nb::arg("values"), nb::kw_only(), nb::arg("relocate") = false,
            "Adds numbers, an array of the element type (buffer protocol), or one in device memory\n"
            "(__cuda_array_interface__). Waits for the copy.")
-      .def("insert", &insert_values, nb::arg("index"), nb::arg("values"),
+      .def("insert", &insert_values, nb::arg("index"), nb::arg("values"), nb::kw_only(),
+           nb::arg("relocate") = false,
            "Inserts a number, numbers, or an array before the element at `index`.")
       .def("pop", &pop_item, nb::arg("index") = -1, "Removes an element and returns it.")
       .def(
@@ -161,11 +167,16 @@ void bind_elements(nb::class_<python_vector> &c) {
           },
           nb::arg("start"), nb::arg("count") = 1, "Removes elements; those behind move up.")
       .def(
-          "clear", [](python_vector &self) { self.resize(0, false); }, "Removes all elements.")
+          "clear", [](python_vector &self) { self.resize(0, false, false); },
+          "Removes all elements.")
       .def("resize", &python_vector::resize, nb::arg("size"), nb::kw_only(), nb::arg("zero") = true,
+           nb::arg("relocate") = false,
            "Changes the number of elements; new ones are 0, or unspecified.")
-      .def("reserve", &python_vector::reserve, nb::arg("size"), "Maps memory for `size` elements.")
-      .def("shrink_to_fit", &python_vector::shrink_to_fit, "Gives back whole pages past the end.")
+      .def("reserve", &python_vector::reserve, nb::arg("size"), nb::kw_only(),
+           nb::arg("relocate") = false, "Maps memory for `size` elements.")
+      .def("shrink_to_fit", &python_vector::shrink_to_fit, nb::kw_only(),
+           nb::arg("relocate") = false,
+           "Gives back whole pages past the end. relocate as GrowableBuffer.shrink_to_fit().")
       .def("__len__", &python_vector::size)
       .def("__getitem__", &get_item, nb::arg("index"))
       .def("__setitem__", &set_item, nb::arg("index"), nb::arg("value").none())
@@ -194,8 +205,10 @@ void bind_state(nb::class_<python_vector> &c) {
   };
   using self_type = const python_vector &;
   using bytes_type = const detail::byte_vector &;
-  c.def_prop_ro("address",
-                number([](self_type, bytes_type b) { return b.buffer().address().value(); }),
+  c.def_prop_ro("address", number([](self_type v, bytes_type b) {
+                  v.show_address();
+                  return b.buffer().address().value();
+                }),
                 "Of the first element. Call flush() before other work reads appended elements.")
       .def_prop_ro("nbytes", number([](self_type, bytes_type b) { return b.size(); }))
       .def_prop_ro("capacity", number([](self_type v, bytes_type b) {

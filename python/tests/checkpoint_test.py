@@ -181,6 +181,23 @@ class Snapshot(TestCase):
             moved = self.block - place["original_address"] + place["address"]
             self.assertEqual(driver().read(moved, MiB), PATTERN)
 
+    def test_memory_with_a_counted_view_is_not_released(self):
+        stillmap.snapshot(self.file, "saved")
+        restored = stillmap.restore(self.file, relocate=True)
+        place, = restored.blocks
+        view = restored._hold()  # what a tensor of stillmap.torch.restore() keeps
+        error = self.assertRaisesSaying(stillmap.BusyError, "views", restored.close)
+        self.assertEqual((error.operation, error.value), ("Restored.close", 1))
+        with self.assertRaises(stillmap.BusyError), restored:
+            pass
+        del restored
+        moved = self.block - place["original_address"] + place["address"]
+        self.assertEqual(driver().read(moved, MiB), PATTERN)
+        del view
+        restored = stillmap.restore(self.file, relocate=True)
+        restored.close()
+        self.assertRaisesSaying(stillmap.InvalidArgumentError, "released", restored._hold)
+
     def test_progress(self):
         seen = []
         stillmap.snapshot(self.file, "saved", progress=lambda done, total: seen.append((done, total)))

@@ -130,6 +130,133 @@ class Interface(TestCase):
         self.assertEqual(stillmap.DeviceVector("f4").__cuda_array_interface__["data"], (0, False))
 
 
+class Addresses(TestCase):
+    """An address changes only where the call says relocate=True, whoever has it: not all users are counted."""
+
+    FULL = 2 * MiB
+
+    def full(self, kind):
+        """An object whose reservation (or capacity, where pages cannot be mapped) is in use, and its bytes."""
+        stillmap.trim()
+        if kind is stillmap.GrowableBuffer:
+            made = kind(self.FULL, reserve=self.FULL)
+        else:
+            made = kind("u1", bytes(self.FULL), reserve=self.FULL)
+        limit = made.reserved if kind is stillmap.GrowableBuffer else made.capacity
+        if limit > self.FULL:
+            made.resize(limit)
+        return made, limit
+
+    def contents(self, made):
+        return len(made), made.address, bytes(made.copy_to_host() if hasattr(made, "copy_to_host") else made.to_host())
+
+    def growths(self, made, limit, **options):
+        """Each way to grow, with the bytes that it asks for."""
+        if isinstance(made, stillmap.GrowableBuffer):
+            yield limit + 7, lambda: made.resize(limit + 7, **options)
+            yield limit + 7, lambda: made.resize(limit + 7, 0, **options)
+            yield limit + 7, lambda: made.reserve(limit + 7, **options)
+            return
+        other = stillmap.DeviceVector("u1", b"xyz")
+        yield limit + 1, lambda: made.append(1, **options)
+        yield limit + 3, lambda: made.extend(b"abc", **options)
+        yield limit + 3, lambda: made.extend(other, **options)
+        yield limit + 2, lambda: made.insert(5, b"ab", **options)
+        yield limit + 1, lambda: made.insert(5, 1, **options)
+        yield limit + 7, lambda: made.resize(limit + 7, **options)
+        yield limit + 7, lambda: made.reserve(limit + 7, **options)
+
+    def test_growth_past_the_reservation_is_refused_with_both_numbers(self):
+        for kind in (stillmap.GrowableBuffer, stillmap.DeviceVector):
+            made, limit = self.full(kind)
+            before = self.contents(made)
+            for n, (asked, grow) in enumerate(self.growths(made, limit)):
+                with self.subTest(kind=kind.__name__, growth=n):
+                    error = self.assertRaisesSaying(stillmap.InvalidArgumentError, "relocate=True", grow)
+                    self.assertEqual((error.value, error.limit, error.unit), (asked, limit, "bytes"))
+                    self.assertEqual(self.contents(made), before)
+
+    def test_with_a_view_relocation_is_busy(self):
+        for kind in (stillmap.GrowableBuffer, stillmap.DeviceVector):
+            made, limit = self.full(kind)
+            view = made.__dlpack__(stream=-1)
+            before = self.contents(made)
+            for n, (asked, grow) in enumerate(self.growths(made, limit, relocate=True)):
+                with self.subTest(kind=kind.__name__, growth=n):
+                    error = self.assertRaisesSaying(stillmap.BusyError, "views", grow)
+                    self.assertEqual((error.value, error.limit), (asked, limit))
+                    self.assertEqual(self.contents(made), before)
+            del view
+
+    def test_asked_for_by_name_it_moves_with_its_contents(self):
+        for kind in (stillmap.GrowableBuffer, stillmap.DeviceVector):
+            count = len(list(self.growths(*self.full(kind))))
+            for n in range(count):
+                with self.subTest(kind=kind.__name__, growth=n):
+                    made, limit = self.full(kind)
+                    size, _, before = self.contents(made)
+                    list(self.growths(made, limit, relocate=True))[n][1]()
+                    self.assertGreaterEqual(made.capacity, limit + 1)
+                    grown = self.contents(made)[2]
+                    self.assertEqual((grown[:5], grown[size - 5:size]), (before[:5], before[size - 5:size]))
+
+    def test_elements_within_the_reservation_never_move_it(self):
+        vector = stillmap.DeviceVector("u1", bytes(self.FULL - 1000), reserve=self.FULL)
+        vector.reserve(self.FULL)
+        vector.extend(bytes(vector.capacity - len(vector) - 1000))
+        beside = stillmap.GrowableBuffer(reserve=self.FULL, hint=vector.address + self.FULL)  # so that growth moves
+        address, view = vector.address, vector.__dlpack__(stream=-1)
+        for i in range(1000):  # one by one: they are gathered in batches larger than what is left
+            vector.append(i % 251)
+        vector.synchronize()
+        self.assertEqual(vector.address, address)
+        self.assertEqual(vector.tolist()[-1000:], [i % 251 for i in range(1000)])
+        del view, beside
+
+    def test_more_than_the_device_has_is_out_of_memory(self):
+        total = stillmap.device_info()["total_bytes"]
+        for kind in (stillmap.GrowableBuffer, stillmap.DeviceVector):
+            made, _ = self.full(kind)
+            for relocate in (False, True):
+                error = self.assertRaisesSaying(stillmap.OutOfMemoryError, "memory", made.resize, 3 * total,
+                                                relocate=relocate)
+                self.assertEqual(error.value, 3 * total)
+
+    def test_giving_memory_back_does_not_change_the_address(self):
+        for kind in (stillmap.GrowableBuffer, stillmap.DeviceVector):
+            made = kind("u1") if kind is stillmap.DeviceVector else kind()
+            made.reserve(8 * MiB)
+            made.resize(MiB)
+            address = made.address
+            if stillmap.device_info()["vmm"]:
+                made.shrink_to_fit()
+                self.assertEqual(made.address, address)
+            else:
+                self.assertRaisesSaying(stillmap.InvalidArgumentError, "relocate=True", made.shrink_to_fit)
+                self.assertEqual((made.address, made.capacity), (address, 8 * MiB))
+                made.shrink_to_fit(relocate=True)
+            self.assertLess(made.capacity, 8 * MiB)
+
+    def test_where_growth_copies_an_address_that_nobody_has_may_change(self):
+        vector = stillmap.DeviceVector("u1", bytes(self.FULL))
+        vector.extend(bytes(2 * self.FULL))
+        vector.resize(self.FULL)
+        vector.shrink_to_fit()
+        self.assertEqual(len(vector), self.FULL)
+        shown = vector.__cuda_array_interface__["data"][0]
+        if not stillmap.device_info()["vmm"]:
+            self.assertRaises(stillmap.InvalidArgumentError, vector.extend, bytes(8 * self.FULL))
+        self.assertEqual(vector.address, shown)
+
+    def test_a_commit_does_not_change_the_address(self):
+        page = stillmap.device_info()["page_bytes"]
+        buffer = stillmap.GrowableBuffer(page, reserve=page)
+        address, limit = buffer.address, buffer.reserved
+        self.assertRaises(stillmap.InvalidArgumentError, buffer.commit, limit, page)
+        self.assertRaises(stillmap.InvalidArgumentError, buffer.commit, 2**64 - page, page)
+        self.assertEqual((buffer.address, buffer.capacity), (address, page))
+
+
 class Streams(TestCase):
     def test_of_every_library(self):
         class Core:
