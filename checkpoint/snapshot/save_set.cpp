@@ -81,8 +81,7 @@ std::vector<image::write_options> options_of_images(const image::set_writer &set
     set.set_membership(part, image);
     image.threads = share_of_threads(options.image.threads, parts);
     image.time = time;
-    image.parent.reset();
-    if (!options.parents.empty()) image.parent = options.parents[part];
+    image.parent = options.parents.empty() ? std::nullopt : std::optional(options.parents[part]);
     image.on_progress = [&all, &options, part](const image::write_progress &p) {
       if (options.on_progress) all.report([&] { options.on_progress({part, p}); });
     };

@@ -37,7 +37,7 @@ step_run() { inside ./run </dev/null; }
 step_test() { inside './test --strict'; }
 step_shell() { inside 'exec bash'; }
 step_cmake() {
-  inside 'export DEBIAN_FRONTEND=noninteractive && apt-get install -y -q --no-install-recommends cmake ninja-build pkgconf libgtest-dev >/dev/null &&
+  inside 'source tools/setup.sh && ensure_machine && export DEBIAN_FRONTEND=noninteractive && apt-get install -y -q --no-install-recommends cmake ninja-build pkgconf libgtest-dev >/dev/null &&
     cmake -S . -B build -G Ninja -DSTILLMAP_WERROR=ON -DCMAKE_CXX_FLAGS_RELEASE=-O0 -DCMAKE_INSTALL_PREFIX=/opt/stillmap &&
     cmake --build build && cmake --install build >/dev/null && /opt/stillmap/bin/stillmap --version'
 }

@@ -85,7 +85,7 @@ class prober {
     return s.has_value();
   }
   void note_if_lost(const error &e) {
-    if (!fatal_ && e.is(errc::device_lost)) fatal_ = e;
+    if (!fatal_ && e.is(errc::device_lost)) fatal_.emplace(e);
   }
 
   physical_properties page_here() const { return {on_device(ordinal_), handle_type::none, false}; }

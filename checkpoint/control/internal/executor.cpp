@@ -26,14 +26,13 @@ const char *name_of(request_kind k) noexcept {
   return names[static_cast<std::size_t>(k)];
 }
 
-executor::turn::~turn() {
-  on_stop_.reset();
-  if (!begun_) return;
-  const std::lock_guard lock(of_.mutex_);
-  of_.job_ = {};
-  ++of_.jobs_ended_;
-  of_.last_succeeded_ = succeeded_;
-  of_.changed_.notify_all();
+executor::turn::held::~held() {
+  if (!begun) return;
+  const std::lock_guard lock(of.mutex_);
+  of.job_ = {};
+  ++of.jobs_ended_;
+  of.last_succeeded_ = succeeded;
+  of.changed_.notify_all();
 }
 
 result<std::unique_ptr<executor::turn>> executor::take_turn(request_kind k,

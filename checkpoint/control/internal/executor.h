@@ -89,24 +89,28 @@ class executor {
 // The right to carry out a request, from begin() on; at most one has it.
 class executor::turn {
  public:
-  explicit turn(executor &of) : of_(of) {}
+  explicit turn(executor &of) : held_{of} {}
   turn(const turn &) = delete;
-  ~turn();
 
   void begin(const std::stop_token &stop) {
-    begun_ = true;
-    on_stop_.emplace(stop, cancel{of_});
+    held_.begun = true;
+    on_stop_.emplace(stop, cancel{held_.of});
   }
-  void succeeded() { succeeded_ = true; }
+  void succeeded() { held_.succeeded = true; }
 
  private:
+  // Given back after on_stop_ has ended: a late stop must not cancel the next job.
+  struct held {
+    executor &of;
+    bool begun = false, succeeded = false;
+    ~held();
+  };
   struct cancel {
     executor &of;
     void operator()() const noexcept { of.cancel_.request_stop(); }
   };
-  executor &of_;
+  held held_;
   std::optional<std::stop_callback<cancel>> on_stop_;
-  bool begun_ = false, succeeded_ = false;
 };
 
 }  // namespace stillmap::control

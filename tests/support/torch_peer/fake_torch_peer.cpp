@@ -2,6 +2,7 @@
 // STILLMAP_FAKE_TORCH_PEER=old makes it one of another version of the interface.
 #include <dlfcn.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <map>
