@@ -6,9 +6,11 @@
 #include <mutex>
 
 #include "stillmap/checkpoint/common/internal/selection.h"
+#include "stillmap/checkpoint/common/internal/tag_lease.h"
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
 #include "stillmap/checkpoint/suspend/internal/backing_store.h"
 #include "stillmap/checkpoint/suspend/internal/resumption.h"
+#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/remap.h"
@@ -18,6 +20,10 @@ namespace {
 
 constexpr const char *suspend_op = "suspender::suspend", *resume_op = "suspender::resume",
                      *forget_op = "suspender::forget", *create_op = "suspender::create";
+constexpr const char *no_room =
+    "the contents do not fit into the host memory that is free: suspend to a file, discard them, "
+    "or "
+    "suspend fewer tags";
 constexpr std::size_t file_buffer_bytes = std::size_t{16} << 20;
 
 std::string directory_of(const suspend_options &options) {
@@ -60,7 +66,10 @@ class suspender::core {
   ~core() {
     if (suspended_.empty()) return;
     std::size_t lost = 0;
-    for (const auto &[tag, s] : suspended_) lost += s.report.bytes;
+    for (const auto &[tag, s] : suspended_) {
+      release_places(s);
+      lost += s.report.bytes;
+    }
     report_background_error({make_error_code(errc::busy), "suspender::~suspender",
                              "the contents of suspended memory are lost", lost, 0,
                              error_unit::bytes});
@@ -71,8 +80,13 @@ class suspender::core {
     if (suspended_.find(tag) != suspended_.end()) {
       return fail(errc::busy, suspend_op, "the tag is suspended already", tag);
     }
-    STILLMAP_RETURN_IF_ERROR(wait_until_idle(device_, options.idle));
+    STILLMAP_ASSIGN_OR_RETURN(const tag_lease alone, lease(tag, suspend_op));
+    const relaxed_capture_mode relaxed(device_.driver());
+    STILLMAP_RETURN_IF_ERROR(relaxed.entered());
+    // What cannot be suspended is refused before the driver is asked to wait.
     STILLMAP_ASSIGN_OR_RETURN(selection memory, select(device_, tag, options.imports));
+    STILLMAP_RETURN_IF_ERROR(check_store(options.store, memory.bytes));
+    STILLMAP_RETURN_IF_ERROR(wait_until_idle(device_, options.idle, suspend_op));
     STILLMAP_ASSIGN_OR_RETURN(std::unique_ptr<contents_store> store,
                               create_store(options, memory.bytes));
     suspended_tag out{std::string(tag), options.store, memory.places.size(), memory.bytes, {}};
@@ -99,6 +113,9 @@ class suspender::core {
   result<suspended_tag> resume(std::string_view tag) {
     const std::lock_guard lock(mutex_);
     STILLMAP_ASSIGN_OR_RETURN(const auto found, find(resume_op, tag));
+    STILLMAP_ASSIGN_OR_RETURN(const tag_lease alone, lease(tag, resume_op));
+    const relaxed_capture_mode relaxed(device_.driver());
+    STILLMAP_RETURN_IF_ERROR(relaxed.entered());
     suspension &s = found->second;
     const std::vector<page_pool *> pools = pools_of(s.memory);
     resumption r(device_, s.memory, s.id);
@@ -122,6 +139,7 @@ class suspender::core {
   status forget(std::string_view tag) {
     const std::lock_guard lock(mutex_);
     STILLMAP_ASSIGN_OR_RETURN(const auto found, find(forget_op, tag));
+    release_places(found->second);
     keep_pinned(found->second.store->take_pinned());
     suspended_.erase(found);
     return {};
@@ -158,6 +176,24 @@ class suspender::core {
     return fail(errc::invalid_argument, operation, "the tag is not suspended", tag);
   }
 
+  result<tag_lease> lease(std::string_view tag, const char *operation) const {
+    const std::string name(tag);
+    return tag_lease::take(device_, {&name, 1}, lease_kind::exclusive, operation);
+  }
+
+  status check_store(backing_store store, std::size_t bytes) const {
+    if (store != backing_store::pinned_host || !device_.capabilities().integrated) return {};
+    return make_error(
+        errc::not_supported, suspend_op,
+        "this device has no memory but the host's, so pinned host memory would take as "
+        "much as is released: suspend to a file on a disk, or discard the contents",
+        bytes, 0, error_unit::bytes);
+  }
+
+  void release_places(const suspension &s) const {
+    for (const virtual_range r : s.memory.ranges) device_.space().release_suspended(r, s.id);
+  }
+
   status save_and_unmap(suspension &s) {
     STILLMAP_RETURN_IF_ERROR(s.store->save(copier_, s.memory.contents));
     remap_plan plan({});
@@ -183,7 +219,7 @@ class suspender::core {
     host_memory spare = std::move(spare_);
     if (spare.bytes() >= bytes) return spare;
     spare = host_memory();
-    return host_memory::create(device_, bytes);
+    return host_memory::create(device_, bytes, suspend_op, no_room);
   }
 
   void keep_pinned(host_memory m) {

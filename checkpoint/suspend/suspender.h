@@ -17,7 +17,7 @@ namespace stillmap::checkpoint {
 
 // Where the contents are kept while the memory is suspended.
 enum class backing_store {
-  pinned_host,  // fastest; needs as much page-locked host memory
+  pinned_host,  // fastest; needs as much page-locked host memory: asked before it is pinned
   file,         // an unnamed file, which ceases to exist with the process
   discard,      // nowhere: resumed memory has unspecified contents (for what can be recomputed)
 };
@@ -25,7 +25,8 @@ enum class backing_store {
 struct suspend_options {
   backing_store store = backing_store::pinned_host;
   std::string directory;  // of the file; empty: $TMPDIR, else /tmp
-  // Passes when all queued work on the memory is done. Without it, the host waits for the device.
+  // Passes when all queued work on the memory is done. Without it, the host waits for the device,
+  // while which no stream may capture a graph.
   std::optional<fence> idle;
   // Include memory that was imported from other processes, instead of refusing it. The import is
   // released, and resume creates a private copy.
@@ -56,7 +57,8 @@ struct suspended_tag {
 // destroyed, may shrink (that memory does not come back) and may grow. Calls that need the suspended
 // pages (alias, fork, splice), and requests to a suspended caching_allocator, fail with `busy`.
 // Threads: safe, one call at a time. During a call no other thread may use or change the memory of
-//          the tag, nor queue work on it.
+//          the tag, nor queue work on it. Another suspender, a snapshot, a handoff or a migration of
+//          the same tag fails with `busy` meanwhile, and makes this one fail so.
 class suspender {
  public:
   // Errors: invalid_argument (no streams), the driver's.
@@ -72,10 +74,13 @@ class suspender {
   // their pools.
   // Requires: `options.idle` covers all work that is queued on the memory.
   // Ensures:  failure: nothing changed; the memory stayed mapped.
-  // Errors:   invalid_argument (no memory has this tag), busy (the tag is suspended already; a page
-  //           is also used outside of the tag: value = its address), not_supported (memory of
-  //           another process: value = its address; a device without VMM), out_of_memory (host
-  //           memory to pin), the system's for files, the driver's.
+  // Errors:   invalid_argument (no memory has this tag), busy (the tag is suspended already, or in
+  //           another call; a page is also used outside of the tag: value = its address; a stream
+  //           captures a graph), not_supported (memory of another process: value = its address; a
+  //           device without VMM; pinned host memory on a device that shares the host's memory),
+  //           out_of_memory (host
+  //           memory: value = bytes, limit = bytes that are available, subject = the file that sets
+  //           the limit), the system's for files, the driver's.
   // Stream:   host-synchronous.
   // Cost:     one unmap a contiguous run, one release a page, one copy for every 64 MiB of a run
   //           (file: 16 MiB), one pinned allocation unless enough was kept.
@@ -89,7 +94,8 @@ class suspender {
   // Cost:    one create and one map a page, one set-access a contiguous run, and the copies.
   result<suspended_tag> resume(std::string_view tag);
 
-  // Drops the contents of a suspended tag for good.
+  // Drops the contents of a suspended tag for good. Its memory does not come back: the addresses stay
+  // without pages until growable_buffer::commit maps new ones there, with unspecified contents.
   // Errors: invalid_argument (the tag is not suspended).
   status forget(std::string_view tag);
 

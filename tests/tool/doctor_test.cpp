@@ -11,11 +11,14 @@ namespace {
 constexpr std::uint64_t gib = std::uint64_t{1} << 30;
 
 TEST(doctor, SuspendingNeedsRoomOnTheHost) {
-  EXPECT_EQ(host_room(80 * gib, 100 * gib).does, works::yes);
-  const finding f = host_room(80 * gib, 20 * gib);
+  EXPECT_EQ(suspend_room(80 * gib, {100 * gib, "/proc/meminfo"}).does, works::yes);
+  const finding f = suspend_room(80 * gib, {20 * gib, "/sys/fs/cgroup/job/memory.max"});
   EXPECT_EQ(f.does, works::limited);
+  EXPECT_NE(f.says.find("/sys/fs/cgroup/job/memory.max"), std::string::npos) << f.says;
   EXPECT_NE(f.fix.find("file"), std::string::npos);
-  EXPECT_EQ(host_room(80 * gib, std::nullopt).does, works::yes);
+  EXPECT_EQ(suspend_room(80 * gib, {}).does, works::yes);
+  EXPECT_EQ(integrated_suspend_room().does, works::limited);
+  EXPECT_NE(integrated_suspend_room().fix.find("file"), std::string::npos);
 }
 
 TEST(doctor, PinnedMemoryAndItsLimit) {

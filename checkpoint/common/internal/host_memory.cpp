@@ -1,18 +1,43 @@
 #include "stillmap/checkpoint/common/internal/host_memory.h"
 
+#include <sys/resource.h>
+
+#include "stillmap/checkpoint/common/internal/host_room.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::checkpoint {
+namespace {
 
-result<host_memory> host_memory::create(const device &d, std::size_t bytes) {
+// The driver cannot pin that much, although the host has it. Where locked memory is limited, that is
+// the likely reason.
+error refused_by_driver(const error &e, std::size_t bytes, const char *operation,
+                        const char *advice) {
+  if (!e.is(errc::out_of_memory)) return e;
+  error out{e.code, operation, advice, bytes, 0, error_unit::bytes};
+  rlimit locked = {};
+  if (::getrlimit(RLIMIT_MEMLOCK, &locked) == 0 && locked.rlim_cur < bytes) {
+    out.limit = locked.rlim_cur;
+    out = out.about("RLIMIT_MEMLOCK (ulimit -l)");
+  }
+  return out.with({.cause = "by the driver: " + e.message()});
+}
+
+}  // namespace
+
+result<host_memory> host_memory::create(const device &d, std::size_t bytes, const char *operation,
+                                        const char *advice) {
   host_memory out;
   if (bytes == 0) return out;
+  STILLMAP_RETURN_IF_ERROR(check_host_room(operation, bytes, advice));
   const context_guard guard(d.driver(), d.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
-  STILLMAP_ASSIGN_OR_RETURN(void *const data, d.driver().allocate_host(bytes));
+  const auto data = d.driver().allocate_host(bytes);
+  if (!data) {
+    return tl::unexpected(refused_by_driver(data.error(), bytes, operation, advice));
+  }
   out.device_ = d;
-  out.data_ = static_cast<std::byte *>(data);
+  out.data_ = static_cast<std::byte *>(*data);
   out.bytes_ = bytes;
   return out;
 }

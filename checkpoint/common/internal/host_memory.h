@@ -13,9 +13,16 @@ namespace stillmap::checkpoint {
 class host_memory {
  public:
   host_memory() = default;  // empty
-  // Errors: out_of_memory (host memory), the driver's.
-  // Cost:   one cuMemHostAlloc, which takes time in proportion to the size.
-  static result<host_memory> create(const device &d, std::size_t bytes);
+  // Asks first whether the host has room: past the limit of a control group the kernel kills the
+  // process. `operation` and `advice` are those of the error.
+  // Errors: out_of_memory (host memory: as check_host_room; or the driver refuses: value = bytes),
+  //         the driver's.
+  // Cost:   one cuMemHostAlloc, which takes time in proportion to the size, and some small files read.
+  static result<host_memory> create(
+      const device &d, std::size_t bytes, const char *operation = "checkpoint::host_memory",
+      const char *advice =
+          "the buffers do not fit into the host memory that is free: free some, or "
+          "raise the limit");
   host_memory(host_memory &&o) noexcept { swap(o); }
   // By swapping: the destructor of `o` frees the memory that was here.
   host_memory &operator=(host_memory &&o) noexcept {

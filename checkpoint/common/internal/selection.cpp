@@ -8,7 +8,7 @@
 namespace stillmap::checkpoint {
 namespace {
 
-constexpr const char *selection_op = "checkpoint::select";
+constexpr const char *selection_op = "suspender::suspend";
 
 class selector {
  public:
@@ -26,8 +26,9 @@ class selector {
       STILLMAP_RETURN_IF_ERROR(add_block(b.range));
     }
     if (out_.places.empty()) {
-      return suspended_ ? fail(errc::busy, "the memory is suspended already")
-                        : fail(errc::invalid_argument, "no mapped memory has this tag");
+      if (suspended_) return fail(errc::busy, "the memory is suspended already");
+      return released_ ? fail(errc::busy, "the memory has been released")
+                       : fail(errc::invalid_argument, "no mapped memory has this tag");
     }
     STILLMAP_RETURN_IF_ERROR(check_unshared());
     return std::move(out_);
@@ -37,10 +38,8 @@ class selector {
   status add_block(virtual_range block) {
     bool same_block = false;  // as the previous place
     for (mapping_record &m : device_.space().mappings(block)) {
-      if (m.state == mapping_state::suspended) {
-        suspended_ = true;
-        continue;
-      }
+      suspended_ = suspended_ || m.state == mapping_state::suspended;
+      released_ = released_ || m.state == mapping_state::released;
       if (!m.backing) continue;  // never so in a reservation
       if (!imports_ && m.backing->imported()) {
         return fail(errc::not_supported, "the memory belongs to another process", m.range.begin);
@@ -83,7 +82,7 @@ class selector {
   std::string_view tag_;
   bool imports_;
   selection out_;
-  bool suspended_ = false;
+  bool suspended_ = false, released_ = false;
   std::unordered_map<std::uint64_t, std::size_t> known_;  // by page id: index in pages and holds_
   std::vector<hold> holds_;
 };

@@ -9,8 +9,11 @@
 namespace stillmap::checkpoint {
 
 // Waits for `idle` or, without it, for everything that is queued on the device.
-// Errors: the driver's.
-// Cost:   as fence::wait, or one cuCtxSynchronize and the context switch.
-status wait_until_idle(const device &d, const std::optional<fence> &idle = std::nullopt);
+// Requires: without `idle`, no stream captures a graph.
+// Errors: busy (a capture was noticed, of a blocking stream or a default one, and is intact), the
+//         driver's.
+// Cost:   as fence::wait, or two capture queries, one cuCtxSynchronize and the context switch.
+status wait_until_idle(const device &d, const std::optional<fence> &idle = std::nullopt,
+                       const char *operation = "checkpoint::wait_until_idle");
 
 }  // namespace stillmap::checkpoint

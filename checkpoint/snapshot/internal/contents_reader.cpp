@@ -53,8 +53,8 @@ class contents_reader {
         image::threads_for(static_cast<unsigned>(options_.threads), steps_.size());
     STILLMAP_ASSIGN_OR_RETURN(copier_, checkpoint::batch_copier::create(device_, threads));
     const std::size_t room = from_.superblock().chunk_bytes;
-    STILLMAP_ASSIGN_OR_RETURN(const auto buffers,
-                              checkpoint::host_memory::create(device_, threads * room));
+    STILLMAP_ASSIGN_OR_RETURN(const auto buffers, checkpoint::host_memory::create(
+                                                      device_, threads * room, contents_reader_op));
     std::atomic<std::size_t> streams{0};
     image::parallel_for(threads, [&]() noexcept {
       const std::size_t stream = streams++;

@@ -1,6 +1,8 @@
 #include "stillmap/checkpoint/suspend/internal/scratch_file.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -8,7 +10,9 @@
 #include <cerrno>
 #include <utility>
 
+#include "stillmap/checkpoint/common/internal/host_room.h"
 #include "stillmap/vmm/internal/file_size_limit.h"
+#include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::checkpoint {
 namespace {
@@ -28,6 +32,15 @@ owned_fd open_unnamed(const std::string &directory, int flags) {
   owned_fd named(::mkostemp(name.data(), O_CLOEXEC | flags));
   if (named.get() >= 0) ::unlink(name.c_str());
   return named;
+}
+
+// A file in tmpfs is host memory, so the host must have room for it.
+status check_room_of_memory_file(int fd, std::size_t bytes) {
+  struct statfs of = {};
+  if (::fstatfs(fd, &of) != 0 || (of.f_type != TMPFS_MAGIC && of.f_type != RAMFS_MAGIC)) return {};
+  return check_host_room(scratch_file_op, bytes,
+                         "the directory is host memory (tmpfs) without room for the contents: name "
+                         "one on a disk");
 }
 
 // Calls use(offset, checksum) for each block of a range, until one returns false.
@@ -54,6 +67,7 @@ result<scratch_file> scratch_file::create(const std::string &directory, std::siz
     errno = EFBIG;
     return about_directory("the file would exceed the limit on the size of files");
   }
+  STILLMAP_RETURN_IF_ERROR(check_room_of_memory_file(fd.get(), bytes));
   if (bytes != 0 && ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0 &&
       errno != EOPNOTSUPP) {
     return about_directory("disk space cannot be allocated");

@@ -20,7 +20,8 @@ class scratch_file {
   static constexpr std::size_t block_bytes = std::size_t{64} << 10;  // that one checksum covers
 
   // Creates a file in the directory and allocates `bytes` of disk space.
-  // Errors: the system's (no such directory, not permitted, no space: value = bytes).
+  // Errors: the system's (no such directory, not permitted, no space: value = bytes), out_of_memory
+  //         (the directory is host memory, which has no room: as check_host_room).
   static result<scratch_file> create(const std::string &directory, std::size_t bytes);
 
   // Requires: addresses and sizes are multiples of 4096, offsets of block_bytes; a range that is read

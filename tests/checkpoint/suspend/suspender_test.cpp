@@ -2,6 +2,7 @@
 #include "stillmap/checkpoint/suspend/suspender.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstdlib>
 #include <thread>
@@ -11,12 +12,15 @@
 #include "stillmap/vmm/mapping.h"
 #include "stillmap/vmm/page_pool.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/captured_graph.h"
+#include "tests/support/host_memory_sweep.h"
 #include "tests/support/stream_gate.h"
 
 namespace stillmap::checkpoint {
 namespace {
 
 using namespace literals;
+using stillmap::testing::captured_graph;
 using stillmap::testing::fails_with;
 using stillmap::testing::get;
 using stillmap::testing::hold;
@@ -44,6 +48,7 @@ class suspender_test : public stillmap::testing::buffer_test {
     ASSERT_TRUE(made) << made.error().message();
     suspender_ = std::move(*made);
   }
+  void destroy_suspender() { suspender_.reset(); }
   suspender &tested() { return *suspender_; }
 
   std::uint64_t device_free() const { return dev().memory()->free.bytes(); }
@@ -200,7 +205,7 @@ TEST_F(suspender_test, a_suspended_allocator_refuses_requests) {
 TEST_F(suspender_test, invalid_calls_fail_and_change_nothing) {
   growable_buffer b = filled(2, "here", 1);
   EXPECT_TRUE(fails_with(outcome(tested().suspend("nowhere")), errc::invalid_argument,
-                         "checkpoint::select"));
+                         "suspender::suspend"));
   EXPECT_TRUE(
       fails_with(outcome(tested().resume("here")), errc::invalid_argument, "suspender::resume"));
   EXPECT_TRUE(fails_with(tested().forget("here"), errc::invalid_argument, "suspender::forget"));
@@ -212,7 +217,7 @@ TEST_F(suspender_test, invalid_calls_fail_and_change_nothing) {
   EXPECT_TRUE(fails_with(outcome(tested().suspend("here")), errc::busy, "suspender::suspend"));
   auto other = suspender::create(dev());
   ASSERT_TRUE(other);
-  EXPECT_TRUE(fails_with(outcome((*other)->suspend("here")), errc::busy, "checkpoint::select"));
+  EXPECT_TRUE(fails_with(outcome((*other)->suspend("here")), errc::busy, "suspender::suspend"));
   ASSERT_TRUE(tested().resume("here"));
   EXPECT_TRUE(holds(dev(), b.address(), 2 * page(), 1));
 }
@@ -226,7 +231,7 @@ TEST_F(suspender_test, pages_used_outside_of_the_tag_are_refused) {
   ASSERT_TRUE(place);
   const auto mapped = mapping::create(*place, page(), held[0]);
   ASSERT_TRUE(mapped);
-  EXPECT_TRUE(fails_with(outcome(tested().suspend("pages")), errc::busy, "checkpoint::select",
+  EXPECT_TRUE(fails_with(outcome(tested().suspend("pages")), errc::busy, "suspender::suspend",
                          (place->range().begin + page()).value(), 0));
   EXPECT_EQ(stats().suspended_bytes, 0u);
 }
@@ -246,6 +251,124 @@ TEST_F(suspender_test, a_missing_directory_is_a_system_error) {
 }
 
 // Failures leave the tag suspended until there is free memory.
+// Regression: commit() succeeded and mapped nothing, since the pages counted as committed.
+TEST_F(suspender_test, forgotten_memory_is_mapped_anew_by_commit) {
+  growable_buffer b = filled(4, "task", 1);
+  growable_buffer other = filled(1, "other", 2);
+  ASSERT_TRUE(tested().suspend("task"));
+  EXPECT_TRUE(b.commit(0, page())) << "what is suspended stays so";
+  EXPECT_EQ(stats().suspended_bytes, 4 * page());
+  ASSERT_TRUE(tested().forget("task"));
+  EXPECT_EQ(stats().suspended_bytes, 0u);
+  EXPECT_EQ(stats().released_bytes, 4 * page());
+  EXPECT_TRUE(fails_with(outcome(tested().suspend("task")), errc::busy, "suspender::suspend"));
+  const auto alias = b.alias(0, page(), 2);
+  ASSERT_FALSE(alias);
+  EXPECT_NE(alias.error().message().find("commit"), std::string::npos) << alias.error().message();
+
+  const std::uint64_t generation = b.generation();
+  ASSERT_TRUE(b.commit(page(), 2 * page()));
+  EXPECT_GT(b.generation(), generation);
+  EXPECT_EQ(stats().released_bytes, 2 * page());
+  EXPECT_EQ(b.mapped_bytes(), 4 * page());
+  put(dev(), b.address() + page(), pattern(2 * page(), 5));
+  EXPECT_TRUE(holds(dev(), b.address() + page(), 2 * page(), 5));
+  ASSERT_TRUE(b.commit(0, 4 * page()));
+  EXPECT_EQ(stats().released_bytes, 0u);
+  EXPECT_TRUE(holds(dev(), b.address() + page(), 2 * page(), 5)) << "mapped already";
+  put(dev(), b.address(), pattern(4 * page(), 6));
+  ASSERT_TRUE(tested().suspend("task"));
+  ASSERT_TRUE(tested().resume("task"));
+  EXPECT_TRUE(holds(dev(), b.address(), 4 * page(), 6));
+  EXPECT_TRUE(holds(dev(), other.address(), page(), 2));
+}
+
+TEST_F(suspender_test, committing_forgotten_memory_without_room_changes_nothing) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  growable_buffer b = filled(4, "task", 1);
+  ASSERT_TRUE(tested().suspend("task"));
+  ASSERT_TRUE(tested().forget("task"));
+  leave_free(2);
+  EXPECT_TRUE(b.commit(0, 4 * page()).error().is(errc::out_of_memory));
+  EXPECT_EQ(stats().released_bytes, 4 * page());
+  EXPECT_EQ(stats().mapped_bytes, 0u);
+  EXPECT_TRUE(b.commit(0, page()));
+}
+
+TEST_F(suspender_test, a_device_that_shares_host_memory_demands_another_store) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  STILLMAP_ONE_PROFILE_DOES();
+  EXPECT_FALSE(dev().capabilities().integrated);
+  destroy_suspender();
+  restart_as("profile=integrated");
+  EXPECT_TRUE(dev().capabilities().integrated);
+  create_suspender();
+  growable_buffer b = filled(2, "task", 1);
+  const driver_counts before = counts();
+  const auto refused = tested().suspend("task");
+  EXPECT_TRUE(
+      fails_with(outcome(refused), errc::not_supported, "suspender::suspend", 2 * page(), 0));
+  EXPECT_NE(refused.error().message().find("file"), std::string::npos);
+  EXPECT_EQ((counts() - before)[driver_call::MemHostAlloc], 0u);
+  suspend_options options;
+  options.store = backing_store::file;
+  ASSERT_TRUE(tested().suspend("task", options));
+  ASSERT_TRUE(tested().resume("task"));
+  EXPECT_TRUE(holds(dev(), b.address(), 2 * page(), 1));
+  options.store = backing_store::discard;
+  ASSERT_TRUE(tested().suspend("task", options));
+  ASSERT_TRUE(tested().resume("task"));
+}
+
+// Regression: the wait for the device invalidated the capture, although nothing was suspended.
+TEST_F(suspender_test, a_capture_stays_intact) {
+  const stream s = make_stream(), blocking = *stream::create(dev(), false);
+  growable_buffer b = filled(2, "task", 1);
+  {
+    captured_graph graph(dev(), s);
+    EXPECT_TRUE(fails_with(outcome(tested().suspend("nothing")), errc::invalid_argument,
+                           "suspender::suspend"));
+    EXPECT_TRUE(graph.end()) << "no memory has the tag";
+  }
+  {
+    captured_graph graph(dev(), blocking);
+    EXPECT_TRUE(fails_with(outcome(tested().suspend("task")), errc::busy, "suspender::suspend"));
+    EXPECT_TRUE(graph.end()) << "a capture that can be noticed";
+  }
+  EXPECT_TRUE(tested().suspended().empty());
+  suspend_options options;
+  options.idle = fence();
+  for (const backing_store store :
+       {backing_store::pinned_host, backing_store::file, backing_store::discard}) {
+    options.store = store;
+    captured_graph graph(dev(), s);
+    EXPECT_TRUE(tested().suspend("task", options));
+    EXPECT_TRUE(tested().resume("task"));
+    EXPECT_TRUE(graph.end()) << "nothing has to be waited for, store " << static_cast<int>(store);
+  }
+}
+
+// The driver refuses although the host has the memory: the limit of locked memory is named.
+TEST_F(suspender_test, a_limit_of_locked_memory_is_named_where_the_driver_refuses) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  growable_buffer b = filled(2, "task", 1);
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_MEMLOCK, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 64 << 10;
+  ASSERT_EQ(::setrlimit(RLIMIT_MEMLOCK, &low), 0);
+  EXPECT_TRUE(tested().suspend("task")) << "the limit itself stops no driver";
+  ASSERT_TRUE(tested().resume("task"));
+  stillmap::testing::hostcuda_control::fail("cuMemHostAlloc", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  const auto refused = tested().suspend("task");
+  ASSERT_EQ(::setrlimit(RLIMIT_MEMLOCK, &before), 0);
+  EXPECT_TRUE(fails_with(outcome(refused), errc::out_of_memory, "suspender::suspend", 2 * page(),
+                         64 << 10));
+  EXPECT_NE(refused.error().message().find("RLIMIT_MEMLOCK"), std::string::npos);
+  EXPECT_NE(refused.error().message().find("suspend to a file"), std::string::npos);
+  EXPECT_TRUE(holds(dev(), b.address(), 2 * page(), 1));
+}
+
 TEST_F(suspender_test, resuming_without_memory_can_be_tried_again) {
   STILLMAP_NEEDS_HOSTCUDA();
   growable_buffer b = filled(6, "task", 1);
@@ -344,9 +467,10 @@ TEST_F(suspender_test, destroying_a_suspender_reports_lost_contents) {
     EXPECT_EQ(background_error_count(), before + 1);
     EXPECT_TRUE(
         fails_with(tl::unexpected(reported), errc::busy, "suspender::~suspender", 5 * page(), 0));
-    EXPECT_EQ(stats().suspended_bytes, 5 * page());
+    EXPECT_EQ(stats().suspended_bytes, 0u);
+    EXPECT_EQ(stats().released_bytes, 5 * page());
   }
-  EXPECT_EQ(stats().suspended_bytes, 0u);
+  EXPECT_EQ(stats().released_bytes, 0u);
   expect_unreturnable();
 }
 
@@ -392,7 +516,7 @@ TEST_F(suspender_without_vmm, suspend_is_not_supported) {
   auto by = suspender::create(dev());
   ASSERT_TRUE(by);
   EXPECT_TRUE(
-      fails_with(outcome((*by)->suspend("task")), errc::not_supported, "checkpoint::select"));
+      fails_with(outcome((*by)->suspend("task")), errc::not_supported, "suspender::suspend"));
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <string_view>
 
 #include "stillmap/vmm/internal/try.h"
@@ -41,21 +40,6 @@ template <class... Arguments>
 bool call(const driver &drv, const char *name, Arguments... arguments) {
   const auto function = reinterpret_cast<CUresult (*)(Arguments...)>(drv.symbol(name));
   return function != nullptr && function(arguments...) == CUDA_SUCCESS;
-}
-
-std::optional<std::uint64_t> number_in(const char *file, const std::string &key) {
-  std::ifstream in(file);
-  std::string word;
-  while (in >> word) {
-    std::uint64_t n = 0;
-    if (key.empty()) {
-      char *end = nullptr;
-      n = std::strtoull(word.c_str(), &end, 10);
-      return *end == '\0' ? std::optional(n) : std::nullopt;
-    }
-    if (word == key && in >> n) return n;
-  }
-  return std::nullopt;
 }
 
 }  // namespace
@@ -95,18 +79,6 @@ std::string describe(const driver &drv, const device &d) {
 
 std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
-}
-
-std::optional<std::uint64_t> available_host_memory() {
-  auto left = number_in("/proc/meminfo", "MemAvailable:");
-  if (left) *left *= 1024;
-  const auto most = number_in("/sys/fs/cgroup/memory.max", "");
-  const auto now = number_in("/sys/fs/cgroup/memory.current", "");
-  if (most && now) {
-    const std::uint64_t in_group = *most > *now ? *most - *now : 0;
-    left = left ? std::min(*left, in_group) : in_group;
-  }
-  return left;
 }
 
 std::optional<std::uint64_t> bytes_copied_on_device(const driver &drv) {

@@ -29,9 +29,6 @@ outcome<device> open_device(const driver_options &o);
 std::string describe(const driver &drv, const device &d);
 std::string version_text(int version);  // "13.0"
 
-// Bytes that this process can still allocate: of the machine and its control group. Empty: unknown.
-std::optional<std::uint64_t> available_host_memory();
-
 // The driver's own counter; empty where it has none (on a GPU).
 std::optional<std::uint64_t> bytes_copied_on_device(const driver &drv);
 

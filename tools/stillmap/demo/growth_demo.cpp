@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "stillmap/checkpoint/common/internal/host_room.h"
 #include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/demo/demo_commands.h"
@@ -111,7 +112,7 @@ class growth_demo {
     std::uint64_t free = memory->free.bytes();
     if (d.driver().is_hostcuda()) {
       // Its device memory is host memory; some is left to the machine.
-      std::uint64_t host = available_host_memory().value_or(UINT64_MAX);
+      std::uint64_t host = checkpoint::available_host_memory().bytes;
       host -= std::min<std::uint64_t>(host, std::uint64_t{512} << 20);
       free = std::min(free, host);
     }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <new>
 
+#include "stillmap/checkpoint/common/internal/host_room.h"
 #include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/common/size.h"
@@ -55,13 +56,13 @@ outcome<void> with_advice(const status &s) {
 
 outcome<void> room_on_host(const driver &drv, std::uint64_t wanted, std::uint64_t so_far) {
   if (!drv.is_hostcuda()) return {};
-  const auto left = available_host_memory();
-  if (!left || *left >= wanted + host_headroom) return {};
+  const std::uint64_t left = checkpoint::available_host_memory().bytes;
+  if (left >= wanted + host_headroom) return {};
   return fail(exit_failed,
               fmt::format("out of host memory, which is hostcuda's device memory: {} are in the "
                           "buffer, {} more are needed, {} are free, of which {} are left to the "
                           "machine; --limit SIZE stops the stream earlier",
-                          format_bytes(so_far), format_bytes(wanted), format_bytes(*left),
+                          format_bytes(so_far), format_bytes(wanted), format_bytes(left),
                           format_bytes(host_headroom)));
 }
 

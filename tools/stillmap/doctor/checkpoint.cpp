@@ -64,16 +64,22 @@ std::pair<int, int> two_numbers(const std::string &text) {
 
 }  // namespace
 
-finding host_room(std::uint64_t device_memory_bytes, std::optional<std::uint64_t> host_bytes) {
+finding integrated_suspend_room() {
+  return {"suspend_room", "suspend: room", works::limited,
+          "this device's memory is the host's: pinned host memory would take what is released",
+          "suspend to a file on a disk (stillmap task suspend --to file), or discard the contents"};
+}
+
+finding suspend_room(std::uint64_t device_memory_bytes, const checkpoint::host_room &host) {
   finding f{"suspend_room", "suspend: room"};
-  if (!host_bytes) {
+  if (host.bytes == UINT64_MAX) {
     f.says = fmt::format("free host memory is unknown; the device has {}",
                          format_bytes(device_memory_bytes));
     return f;
   }
-  f.says = fmt::format("{} of host memory free for the contents of {} of device memory",
-                       format_bytes(*host_bytes), format_bytes(device_memory_bytes));
-  if (*host_bytes >= device_memory_bytes) return f;
+  f.says = fmt::format("{} of host memory free ({}) for the contents of {} of device memory",
+                       format_bytes(host.bytes), host.limit, format_bytes(device_memory_bytes));
+  if (host.bytes >= device_memory_bytes) return f;
   return f.judged(works::limited,
                   f.says + ": not all of it can be suspended to pinned memory at once",
                   "suspend to a file (stillmap task suspend --to file), or one tag at a time");
@@ -106,14 +112,15 @@ std::vector<finding> suspend_findings(const device &d) {
   if (::getrlimit(RLIMIT_MEMLOCK, &locked) == 0 && locked.rlim_cur != RLIM_INFINITY) {
     limit = locked.rlim_cur;
   }
-  const auto free = available_host_memory();
-  const std::uint64_t bytes =
-      std::min(bytes_to_pin, std::max<std::uint64_t>(4096, free.value_or(bytes_to_pin)));
+  const checkpoint::host_room free = checkpoint::available_host_memory();
+  const std::uint64_t bytes = std::min(bytes_to_pin, std::max<std::uint64_t>(4096, free.bytes));
   const context_guard guard(d.driver(), d.context());
   const auto pinned = d.driver().allocate_host(static_cast<std::size_t>(bytes));
   const std::string refused = pinned ? "" : pinned.error().message();
   if (pinned) (void)d.driver().free_host(*pinned);  // nothing to do about a failure
-  return {host_room(d.total_memory().bytes(), free), pinned_memory(bytes, refused, limit)};
+  return {d.capabilities().integrated ? integrated_suspend_room()
+                                      : suspend_room(d.total_memory().bytes(), free),
+          pinned_memory(bytes, refused, limit)};
 }
 
 finding device_digests(const device &d) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "stillmap/checkpoint/common/internal/host_room.h"
 #include "stillmap/vmm/device.h"
 
 namespace stillmap::tool {
@@ -30,7 +31,9 @@ struct finding {
 
 // Suspend: contents are kept in pinned host memory, or in a file.
 std::vector<finding> suspend_findings(const device &d);
-finding host_room(std::uint64_t device_bytes, std::optional<std::uint64_t> host_bytes);
+finding suspend_room(std::uint64_t device_bytes, const checkpoint::host_room &host);
+// For a device that shares the host's memory.
+finding integrated_suspend_room();
 // `tried`: bytes requested. `refused`: the error, empty: none. `limit`: bytes of locked memory.
 finding pinned_memory(std::uint64_t tried, const std::string &refused,
                       std::optional<std::uint64_t> limit);

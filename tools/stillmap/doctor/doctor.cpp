@@ -8,6 +8,7 @@
 #include <fstream>
 #include <vector>
 
+#include "stillmap/checkpoint/common/internal/host_room.h"
 #include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/cli/commands.h"
 #include "tools/stillmap/common/json.h"
@@ -121,6 +122,11 @@ std::vector<finding> device_facts(const driver &drv, const device &d) {
                                    format_count(mappings), format_bytes(mappings * can.page_bytes),
                                    format_bytes(can.page_bytes))));
   }
+  if (can.integrated) {
+    out.push_back(fact("integrated", "integrated", true,
+                       "this device's memory is the host's: what is moved to host memory frees "
+                       "nothing"));
+  }
   if (can.wsl) {
     out.push_back(fact("wsl", "WSL 2", true,
                        "this is Linux on Windows: it uses the Windows driver, pinned memory is "
@@ -154,9 +160,11 @@ device_report examine(driver &drv, int ordinal) {
 // Limits of this machine that matter for device memory, or for hostcuda.
 std::vector<finding> host_facts(const driver &drv) {
   std::vector<finding> out;
-  const auto left = available_host_memory();
-  out.push_back(
-      fact("host_memory", "free host memory", true, left ? format_bytes(*left) : "unknown"));
+  const checkpoint::host_room left = checkpoint::available_host_memory();
+  out.push_back(fact("host_memory", "free host memory", true,
+                     left.bytes == UINT64_MAX
+                         ? "unknown"
+                         : fmt::format("{} ({})", format_bytes(left.bytes), left.limit)));
   rlimit files = {};
   if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
     const bool few = files.rlim_cur != RLIM_INFINITY && files.rlim_cur < 4096;
