@@ -27,10 +27,26 @@ exit_status print(const task_suspend_options &o, bool suspended,
   return exit_ok;
 }
 
+// The tag as the process has it; empty where its status does not list it.
+outcome<control::tag_status> status_of(const task_suspend_options &o) {
+  STILLMAP_RETURN_IF_ERROR(tags_of(o.task, {o.tag}));
+  STILLMAP_ASSIGN_OR_RETURN(const auto s, about(client_of(o.task).status(), o.task.socket));
+  for (const control::tag_status &t : s.tags) {
+    if (t.tag == o.tag) return t;
+  }
+  return control::tag_status{};
+}
+
 }  // namespace
 
 outcome<exit_status> run_task_suspend(const task_suspend_options &o) {
-  STILLMAP_RETURN_IF_ERROR(tags_of(o.task, {o.tag}));
+  STILLMAP_ASSIGN_OR_RETURN(const auto now, status_of(o));
+  if (now.suspended_bytes != 0 && now.mapped_bytes == 0) {
+    return fail(exit_busy, fmt::format("{}: the tag {} is suspended already{}; `stillmap task "
+                                       "resume` brings it back",
+                                       printable(o.task.socket), printable(o.tag),
+                                       now.store ? fmt::format(" ({})", name_of(*now.store)) : ""));
+  }
   control::suspend_request r;
   r.tag = o.tag;
   r.store = o.to == "file"      ? checkpoint::backing_store::file
@@ -42,7 +58,11 @@ outcome<exit_status> run_task_suspend(const task_suspend_options &o) {
 }
 
 outcome<exit_status> run_task_resume(const task_suspend_options &o) {
-  STILLMAP_RETURN_IF_ERROR(tags_of(o.task, {o.tag}));
+  STILLMAP_ASSIGN_OR_RETURN(const auto now, status_of(o));
+  if (now.suspended_bytes == 0 && now.mapped_bytes != 0) {
+    return fail(exit_failed, fmt::format("{}: the tag {} is not suspended: its memory is there",
+                                         printable(o.task.socket), printable(o.tag)));
+  }
   STILLMAP_ASSIGN_OR_RETURN(const auto done, about(client_of(o.task).resume(o.tag), o.task.socket));
   return print(o, false, done);
 }
