@@ -1,3 +1,4 @@
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
@@ -9,6 +10,8 @@
 #include "python/src/errors.h"
 #include "python/src/gil.h"
 #include "python/src/paths.h"
+#include "stillmap/checkpoint/common/internal/host_memory.h"
+#include "stillmap/checkpoint/common/internal/host_room.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
 #include "stillmap/vmm/internal/try.h"
 
@@ -93,9 +96,40 @@ nb::dict suspend_tag(const std::string &tag, int device, const std::string &stor
   })));
 }
 
+constexpr const char *backup_op = "memory_saver.pause";
+constexpr const char *no_room_for_backup =
+    "the backup does not fit into the host memory that is free: back up to a disk, do without a "
+    "backup, or pause fewer tags";
+
+void check_room_for_backup(std::uint64_t nbytes) {
+  check(checkpoint::check_host_room(backup_op, nbytes, no_room_for_backup));
+}
+
+using host_array = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::device::cpu>;
+
+host_array pinned_memory(std::size_t nbytes, int device) {
+  using checkpoint::host_memory;
+  auto made = value_of(without_gil([&]() -> result<host_memory> {
+    STILLMAP_ASSIGN_OR_RETURN(const auto d, open_device(device));
+    return host_memory::create(d, nbytes, backup_op, no_room_for_backup);
+  }));
+  std::byte *const data = made.data();
+  auto kept = std::make_unique<host_memory>(std::move(made));
+  const nb::capsule owner(kept.get(),
+                          [](void *memory) noexcept { delete static_cast<host_memory *>(memory); });
+  kept.release();  // NOLINT: the capsule owns it
+  return {data, {nbytes}, owner};
+}
+
 }  // namespace
 
 void bind_suspend(nb::module_ &m) {
+  m.def("_check_room_for_backup", &check_room_for_backup, nb::arg("nbytes"),
+        "Raises OutOfMemoryError unless the host has room for so many bytes more.");
+  m.def(
+      "_pinned_memory", &pinned_memory, nb::arg("nbytes"), nb::arg("device"),
+      "Pinned host memory of exactly this size, with the buffer protocol. The last reference frees "
+      "it.");
   m.def(
       "suspend", &suspend_tag, nb::arg("tag"), nb::kw_only(), nb::arg("device") = 0,
       nb::arg("store") = "pinned_host", nb::arg("directory").none() = nb::none(),
@@ -103,9 +137,13 @@ void bind_suspend(nb::module_ &m) {
       "addresses stay reserved. Waits for the device first. No other thread may use or change the\n"
       "memory of the tag meanwhile. Failure: nothing changed.\n"
       "store: 'pinned_host', 'file' (unnamed, in `directory`, $TMPDIR or /tmp), 'discard'.\n"
-      "Raises InvalidArgumentError (no such tag), BusyError (suspended already; a page is also "
-      "used\n"
-      "outside of the tag), NotSupportedError, OutOfMemoryError (host memory), OSError.");
+      "Raises InvalidArgumentError (no such tag), BusyError (suspended already, or in another "
+      "call; a\n"
+      "page is also used outside of the tag; a stream captures a graph), NotSupportedError "
+      "('pinned_host'\n"
+      "on a device that shares the host's memory), OutOfMemoryError (host memory; asked before any "
+      "is\n"
+      "pinned), OSError.");
   m.def(
       "resume",
       [](const std::string &tag, int device) {
@@ -127,7 +165,8 @@ void bind_suspend(nb::module_ &m) {
         }));
       },
       nb::arg("tag"), nb::kw_only(), nb::arg("device") = 0,
-      "Drops the saved contents of a suspended tag for good; its memory does not come back.");
+      "Drops the saved contents of a suspended tag for good; its memory does not come back, until\n"
+      "GrowableBuffer.commit() maps new pages there.");
   m.def(
       "suspended",
       [](int device) {

@@ -6,7 +6,10 @@ import torch
 
 import stillmap
 import stillmap.torch as st
-from stillmap.torch._state import _Memory
+from stillmap import _native
+from stillmap.torch._state import _Memory, refuse_capture
+
+_PAUSE = "memory_saver.pause"
 
 
 class Group:
@@ -35,9 +38,14 @@ class Group:
         heap = st.stats(self.tag, self.device)
         if self.paused or not heap or heap["total"]["committed"] == 0:
             return False
+        refuse_capture(_PAUSE)
+        if self.store in ("pinned", "mmap") and stillmap.device_info(self.device)["integrated"]:
+            raise stillmap.NotSupportedError(
+                f"{_PAUSE}: device {self.device} has no memory but the host's, so a CPU backup would take as much as "
+                "is released; use enable_disk_backup=True, or no backup")
         if self.store == "disk" and directory is None:
             raise stillmap.InvalidArgumentError(
-                "memory_saver.pause: a region has enable_disk_backup, and no folder is set; call set_disk_backup_dir() "
+                f"{_PAUSE}: a region has enable_disk_backup, and no folder is set; call set_disk_backup_dir() "
                 "or set TMS_DISK_BACKUP_DIR")
         if self.store in ("pinned", "mmap"):
             self._save()
@@ -76,12 +84,21 @@ class Group:
         torch.cuda.synchronize(self.device)
         present = self._segments()
         kept = {key: saved for key, saved in self._saved.items() if key in present}
+        # All or nothing: past the limit of a control group the kernel would kill the process.
+        _native._check_room_for_backup(sum(nbytes for _, nbytes in present - kept.keys()))
         for key in present:
             if key not in kept:
-                kept[key] = torch.empty(key[1], dtype=torch.uint8, pin_memory=self.store == "pinned")
+                kept[key] = self._host_memory(key[1])
             kept[key].copy_(self._bytes(*key), non_blocking=True)
         torch.cuda.synchronize(self.device)
         self._saved = kept
+
+    def _host_memory(self, nbytes: int) -> torch.Tensor:
+        """Of exactly this size, and given back with the tensor: PyTorch rounds pinned memory up to a power of two and
+        keeps it."""
+        if self.store == "mmap":
+            return torch.empty(nbytes, dtype=torch.uint8)
+        return torch.frombuffer(_native._pinned_memory(nbytes, self.device), dtype=torch.uint8)
 
     def _bytes(self, address: int, nbytes: int) -> torch.Tensor:
         return torch.as_tensor(_Memory(address, nbytes, self), device=torch.device("cuda", self.device))

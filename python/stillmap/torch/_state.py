@@ -15,16 +15,23 @@ from ._plugin import device_index
 _NOTE = "stillmap.torch.tensors"
 
 
+def refuse_capture(operation: str) -> None:
+    """PyTorch captures on streams of its own, which the driver can be asked about only by name."""
+    if torch.cuda.is_current_stream_capturing():
+        raise stillmap.BusyError(f"{operation}: this thread captures a graph, which waiting for the device would "
+                                 "invalidate: end the capture first")
+
+
 def suspend(tag: str, *, device: Any = None, store: str = "pinned_host",
             directory: str | None = None) -> dict[str, Any]:
     """Waits for the device, saves the contents of all memory with the tag and gives its pages back to the device.
 
     Addresses stay, so tensors stay valid objects; using one before resume() is an illegal access, which CUDA does
     not forgive. store: "pinned_host", "file" (in `directory`; checked when it is read) or "discard".
-    Failure: nothing changed. Raises as stillmap.suspend().
+    Failure: nothing changed. Raises as stillmap.suspend(), and BusyError while this thread captures a graph.
     """
     index = device_index(device)
-    torch.cuda.synchronize(index)
+    refuse_capture("stillmap.torch.suspend")
     return stillmap.suspend(tag, device=index, store=store, directory=directory)
 
 

@@ -53,6 +53,88 @@ class MemorySaver(TestCase):
             assert [t.data_ptr() for t in all_of_them] == addresses
         """)
 
+    def test_a_backup_has_the_size_of_the_memory_and_goes_back(self):
+        """PyTorch's pinned memory was a power of two, so that 33 MiB took 64, and stayed after resume()."""
+        self.program("""
+        def host():
+            with open("/proc/self/status") as f:
+                return next(int(line.split()[1]) << 10 for line in f if line.startswith("RssAnon:"))
+        for backend in ("pinned", "mmap"):
+            with saver.region(backend, enable_cpu_backup=True, cpu_backup_backend=backend):
+                tensors = [filled(33 * MiB, i) for i in range(3)]
+            held = st.stats(f"memory_saver/{backend}/{backend}")["total"]["committed"]
+            import gc
+            gc.collect()
+            before = host()
+            saver.pause(backend)
+            paused = host() - before
+            assert 99 * MiB <= paused <= 1.05 * held, (backend, paused, held)
+            view = saver.get_cpu_backup(tensors[1], zero_copy=True)
+            assert view.is_pinned() == (backend == "pinned")
+            saver.resume(backend)
+            assert right(view, 1), "it lives as long as it is used"
+            del view
+            gc.collect()
+            left = host() - before
+            assert left < 16 * MiB, (backend, left)
+            assert all(right(t, i) for i, t in enumerate(tensors))
+        """)
+
+    def test_pausing_asks_for_room_first(self):
+        """It ended in a SIGKILL, in a control group."""
+        self.program("""
+        import stillmap.memory_saver._group as group
+        with saver.region("weights", enable_cpu_backup=True):
+            t = filled(4 * MiB, 1)
+        real = group._native._check_room_for_backup
+        real(1 << 20)
+        assert "/" in raises(stillmap.OutOfMemoryError, lambda: real(1 << 60))
+        assert "disk" in raises(stillmap.OutOfMemoryError, lambda: group._native._pinned_memory(1 << 60, 0))
+        asked = []
+        class Native:
+            _pinned_memory = staticmethod(group._native._pinned_memory)
+            @staticmethod
+            def _check_room_for_backup(nbytes):
+                asked.append(nbytes)
+                real(1 << 60)
+        group._native = Native
+        raises(stillmap.OutOfMemoryError, lambda: saver.pause("weights"))
+        assert asked == [st.stats("memory_saver/weights/pinned")["total"]["committed"]], asked
+        assert right(t, 1), "nothing was paused"
+        """)
+
+    def test_a_device_that_shares_host_memory_takes_no_backup_there(self):
+        self.program("""
+        import tempfile
+        assert stillmap.device_info(0)["integrated"]
+        for backend in ("pinned", "mmap"):
+            with saver.region(backend, enable_cpu_backup=True, cpu_backup_backend=backend):
+                t = filled(4 * MiB, 1)
+            assert "enable_disk_backup" in raises(stillmap.NotSupportedError, lambda: saver.pause(backend))
+            assert right(t, 1)
+        saver.set_disk_backup_dir(tempfile.mkdtemp())
+        with saver.region("disk", enable_disk_backup=True):
+            t = filled(4 * MiB, 2)
+        saver.pause("disk")
+        saver.resume("disk")
+        assert right(t, 2)
+        """, HOSTCUDA="profile=integrated,kernels=skip,memory=4G")
+
+    def test_a_capture_survives_a_pause(self):
+        """The wait for the device invalidated it, although nothing was paused."""
+        self.program("""
+        with saver.region("weights", enable_cpu_backup=True):
+            t = filled(4 * MiB, 1)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            raises(stillmap.BusyError, lambda: saver.pause("weights"))
+            raises(stillmap.BusyError, lambda: st.suspend("memory_saver/weights/pinned"))
+        assert right(t, 1)
+        saver.pause("weights")
+        saver.resume("weights")
+        assert right(t, 1)
+        """)
+
     def test_a_backup_can_be_kept(self):
         self.program("""
         with saver.region(enable_cpu_backup=True):
