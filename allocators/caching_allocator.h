@@ -106,7 +106,9 @@ class caching_allocator {
   // the same time. Without a pool, blocks that a graph uses must stay allocated.
   //
   // No call of this allocator invalidates a capture in progress, in any capture mode and on any
-  // thread, except the destructor, which waits for the device. A capturing stream can allocate too:
+  // thread, except the destructor, which waits for the device. A capture that another thread begins on
+  // a stream during a call for that same stream may be invalidated: CUDA cannot be asked and told in
+  // one step. A capturing stream can allocate too:
   // the allocator then uses idle memory first, creates pages next, and waits on the host last.
   //
   // A pool is reference-counted: create_pool returns it with one reference, retain_pool adds one,

@@ -171,13 +171,13 @@ bool allocator_core::is_idle(arena &a) {
     const auto passed = a.last_work.passed();
     return passed && *passed;
   }
-  const context_guard guard(device_.driver(), device_.context());
-  // A query would invalidate a capture; that of the legacy stream does not tell of others.
-  if (!guard.entered() || thread_stream::of_another_thread(a.stream) || capturing(a.stream)) {
-    return false;
-  }
-  const auto idle = device_.driver().stream_idle(thread_stream::handle_of(a.stream).get());
-  return idle && *idle;
+  if (thread_stream::of_another_thread(a.stream)) return false;
+  // Not by a query of the stream, which would invalidate a capture that another thread begins there
+  // meanwhile: an event tells whether it became part of one.
+  auto queued = fence::after_for_retry(device_, thread_stream::handle_of(a.stream));
+  if (!queued) return false;
+  const auto passed = queued->passed();
+  return passed && *passed;
 }
 
 // ---- uses of blocks on other streams ----

@@ -627,6 +627,39 @@ TEST_F(private_pools_test, a_capture_that_begins_beside_a_growth_does_not_fail_i
   must_free(block);
 }
 
+// Regression: a stream whose pages are wanted was asked whether it captures, and then whether it is
+// idle; the second question invalidated a capture that had begun in between.
+TEST_F(private_pools_test, a_capture_that_begins_at_any_call_of_an_allocation_is_intact) {
+  if (!hostcuda_control::available()) GTEST_SKIP() << "only hostcuda can be told when";
+  const stream s = make_stream(), other = make_stream();
+  int begun = 0;
+  for (const char *const call :
+       {"cuStreamQuery", "cuStreamIsCapturing", "cuEventRecord", "cuEventQuery"}) {
+    for (std::uint64_t nth = 1; nth <= 8; ++nth) {
+      SCOPED_TRACE(std::string(call) + " " + std::to_string(nth));
+      made_->reset();
+      made_ = caching_allocator::create(dev());
+      ASSERT_TRUE(made_);
+      must_free(must_allocate(64 * page(), other));
+      settle();
+      std::unique_ptr<captured_graph> graph;
+      std::function<void()> begin = [&] {
+        std::thread([&] { graph = std::make_unique<captured_graph>(dev(), other); }).join();
+      };
+      hostcuda_control::before(call, nth, begin);
+      void *const block = must_allocate(64 * page(), s);
+      hostcuda_control::stop_failing(call);
+      if (graph != nullptr) {
+        ++begun;
+        std::thread([&] { EXPECT_TRUE(graph->end()) << "the capture is intact"; }).join();
+        graph.reset();
+      }
+      must_free(block);
+    }
+  }
+  EXPECT_GT(begun, 3);
+}
+
 TEST_F(private_pools_test, threads_capture_while_others_allocate) {
   constexpr int captures = 3, rounds = 12;
   std::vector<stream> streams;
