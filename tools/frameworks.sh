@@ -3,7 +3,7 @@
 #   tools/frameworks.sh [--wheel FILE] [torch|vllm|numba|...|all]...      default: torch
 #     --wheel FILE   the package's wheel, in place of building it
 # Each framework gets a virtual environment in .cache/frameworks/; the downloads are large (PyTorch's CUDA wheel
-# with its libraries: 3 GB; vLLM: 8 GB; the six others: 2.4 GB of disk together).
+# with its libraries: 3 GB, alone 0.6 GB; vLLM: 8 GB; the six others: 2.4 GB of disk together).
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/setup.sh"
 cd "$STILLMAP_ROOT"
 
@@ -11,6 +11,7 @@ cd "$STILLMAP_ROOT"
 declare -A packages=(
   [torch]='torch==2.15.0 numpy'
   [torch_2_8]='torch==2.8.0 numpy'
+  [torch_alone]='filelock typing-extensions setuptools sympy networkx jinja2 fsspec numpy nvidia-cuda-nvrtc==13.2.86'
   [vllm]='vllm==0.33.0'
   [numba]='numba-cuda[cu13]==0.30.4 numba==0.68.1'
   [cuda_core]='cuda-core==1.2.2 cuda-bindings==13.5.0 numpy'
@@ -19,9 +20,13 @@ declare -A packages=(
   [onnxruntime]='onnxruntime-gpu==1.31.1 onnx==1.23.2 numpy'
   [rmm]='rmm-cu13==26.10.0'
 )
-torch_tests=(torch_test.py torch_peaks_test.py torch_report_test.py memory_saver_test.py)
+# PyTorch's wheel without Triton and NVIDIA's libraries, whose places hostcuda's have: small enough for .ci/run.
+declare -A without_dependencies=([torch_alone]='torch==2.15.0')
+torch_tests=(torch_test.py torch_state_test.py torch_growable_test.py torch_peaks_test.py torch_report_test.py
+  memory_saver_test.py)
 declare -A tests=(
   [torch]="${torch_tests[*]}" [torch_2_8]="${torch_tests[*]}"
+  [torch_alone]="torch_state_test.py torch_growable_test.py"
   [numba]="numba_test.py hostcuda/python/tests/numba_kernels_test.py"
 )
 declare -A kernels=([numba]=numba) # --kernels of hostcuda; of the others: skip
@@ -49,6 +54,8 @@ for name in "${frameworks[@]}"; do
   python3 -m venv "$venv"
   # shellcheck disable=SC2086  # several words
   "$venv/bin/pip" install --quiet --disable-pip-version-check ${packages[$name]}
+  [[ ! ${without_dependencies[$name]:-} ]] ||
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "${without_dependencies[$name]}"
   touch "$venv/complete"
 done
 # hostcuda's runtime for CUDA 12 is built against NVIDIA's headers of it, which come with PyTorch 2.8.

@@ -9,7 +9,6 @@ import torch
 import stillmap
 
 from ._plugin import device_index
-from ._state import _Memory
 
 
 class GrowableTensor:
@@ -20,8 +19,10 @@ class GrowableTensor:
         log.tensor                  # a view of all rows; views taken earlier stay valid
 
     Growing maps pages at the end of a reserved range; it copies nothing, and moves nothing. `reserve` is the number
-    of rows of address space (default: as many as the device has memory for). New rows are unspecified. Shrinking
-    keeps the memory until shrink_to_fit(), after which views of the rows that are gone must not be used.
+    of rows of address space (default: as many as the device has memory for); growing past it is refused, unless
+    `relocate=True` lets the address change, and then BusyError is raised while a view lives. New rows are unspecified.
+    Shrinking keeps the memory until shrink_to_fit(), which raises BusyError while a view lives.
+    A call that fails changes nothing.
     Threads: externally synchronised. Streams: work on new rows is queued on the current stream.
     """
 
@@ -59,31 +60,53 @@ class GrowableTensor:
 
     @property
     def tensor(self) -> torch.Tensor:
-        """All rows. It shares the memory, and keeps it."""
+        """All rows. It shares the memory, keeps it, and counts as a view."""
         if self._rows == 0:
             return torch.empty(self.shape, dtype=self.dtype, device=self.device)
-        whole = torch.as_tensor(_Memory(self.data_ptr(), self._rows * self._row_bytes, self.buffer), device=self.device)
+        whole = torch.from_dlpack(self.buffer)[:self._rows * self._row_bytes]
         return whole.view(self.dtype).view(self.shape)
 
-    def resize(self, rows: int) -> None:
-        """Raises OutOfMemoryError; then nothing changed."""
+    def resize(self, rows: int, *, relocate: bool = False) -> None:
+        """Raises OutOfMemoryError; InvalidArgumentError (past `reserve` without relocate), BusyError (with it, while a
+        view lives; or the tag is suspended)."""
         if rows < 0:
             raise ValueError(f"GrowableTensor.resize: {rows} rows")
-        self.buffer.resize(rows * self._row_bytes, torch.cuda.current_stream(self._device))
+        if rows > self._rows:
+            self._check_awake()
+        # Never smaller: the memory of rows that are gone stays, and views of them stay valid.
+        nbytes = max(rows * self._row_bytes, self.buffer.nbytes)
+        self.buffer.resize(nbytes, torch.cuda.current_stream(self._device), relocate=relocate)
         self._rows = rows
 
-    def append(self, rows: torch.Tensor) -> None:
-        """Copies rows behind the last one, on the current stream."""
-        if tuple(rows.shape[1:]) != self._row:
-            raise ValueError(f"GrowableTensor.append: rows of shape {tuple(rows.shape[1:])}; they must be {self._row}")
+    def append(self, rows: torch.Tensor, *, relocate: bool = False) -> None:
+        """Copies rows behind the last one, on the current stream. Raises as resize()."""
+        if not isinstance(rows, torch.Tensor):
+            raise TypeError(f"GrowableTensor.append: rows are a tensor, not a {type(rows).__name__}")
+        if rows.dim() == 0 or tuple(rows.shape[1:]) != self._row:
+            raise ValueError(f"GrowableTensor.append: the shape is {tuple(rows.shape)}; it must be (rows, "
+                             f"{', '.join(map(str, self._row))})")
         before = self._rows
-        self.resize(before + rows.shape[0])
-        if rows.shape[0]:
-            self.tensor[before:].copy_(rows, non_blocking=True)
+        self.resize(before + rows.shape[0], relocate=relocate)
+        try:
+            if rows.shape[0]:
+                self.tensor[before:].copy_(rows, non_blocking=True)
+        except BaseException:
+            self._rows = before
+            raise
 
-    def shrink_to_fit(self) -> None:
-        """Gives the pages behind the last row back. Waits for the device."""
-        self.buffer.shrink_to_fit()
+    def shrink_to_fit(self, *, relocate: bool = False) -> None:
+        """Gives the pages behind the last row back. Waits for the device. Raises BusyError while a view lives.
+
+        relocate: needed on a device that cannot map pages (`buffer.in_place`), where the address changes.
+        """
+        self.buffer.resize(self._rows * self._row_bytes)
+        self.buffer.shrink_to_fit(relocate=relocate)
+
+    def _check_awake(self) -> None:
+        # A copy into memory without pages is an illegal access, which CUDA does not forgive.
+        tag = self.buffer.tag
+        if tag and any(s["tag"] == tag for s in stillmap.suspended(self._device)):
+            raise stillmap.BusyError(f"GrowableTensor: tag {tag!r} is suspended; resume it first")
 
     def __repr__(self) -> str:
         return f"GrowableTensor(shape={tuple(self.shape)}, dtype={self.dtype}, device='{self.device}')"

@@ -221,61 +221,6 @@ class Pool(TestCase):
 
 
 @needs("torch")
-class Snapshots(TestCase):
-    preamble = TENSORS
-
-    def test_tensors_come_back_in_a_fresh_process(self):
-        image = self.path("state.smi")
-        self.program("""
-pool = st.pool("state")
-with pool.use():
-    layer = torch.nn.Linear(300, 500, device="cuda")
-    with torch.no_grad():
-        layer.weight.copy_(torch.arange(150000).reshape(500, 300).float())
-        layer.bias.copy_(torch.arange(500).float())
-    rest = filled(5 * MiB, 4)
-empty = torch.empty((0, 3), device="cuda")
-seen = []
-st.snapshot(sys.argv[1], "state", tensors={**layer.state_dict(), "rest": rest, "turned": layer.weight.t(),
-                                           "part": rest[1000:2000]}, progress=lambda done, all: seen.append(done))
-assert seen
-""", image)
-        self.program("""
-state = st.restore(sys.argv[1])
-assert sorted(state) == ["bias", "part", "rest", "turned", "weight"]
-weight = state["weight"]
-assert torch.equal(weight.cpu(), torch.arange(150000).reshape(500, 300).float())
-assert torch.equal(state["turned"].cpu(), weight.cpu().t()) and state["turned"].stride() == (1, 300)
-assert right(state["rest"], 4) and torch.equal(state["part"].cpu(), state["rest"].cpu()[1000:2000])
-del state
-assert weight.cpu()[1, 0] == 300, "a tensor keeps the memory"
-st.suspend("state"); st.resume("state")
-assert weight.cpu()[1, 0] == 300
-""", image)
-
-    def test_a_damaged_image_is_refused(self):
-        image = self.path("state.smi")
-        self.program("""
-pool = st.pool("state")
-with pool.use():
-    rest = filled(5 * MiB, 4)
-st.snapshot(sys.argv[1], "state", tensors={"rest": rest})
-with open(sys.argv[1], "r+b") as f:
-    f.seek(3 * MiB)
-    byte = f.read(1)
-    f.seek(3 * MiB)
-    f.write(bytes([byte[0] ^ 1]))
-before = free()
-try:
-    st.restore(sys.argv[1], relocate=True)
-    raise AssertionError("restored")
-except stillmap.Error as e:
-    assert "state.smi" in str(e), e
-assert free() == before
-""", image)
-
-
-@needs("torch")
 class Use(TestCase):
     preamble = TENSORS
 
@@ -441,36 +386,6 @@ with {inside}:
     t = filled(8 * MiB)
     graph = torch.cuda.CUDAGraph()
 {kept}
-""")
-
-
-@needs("torch")
-class Growable(TestCase):
-    preamble = TENSORS
-
-    def test_grows_in_place(self):
-        self.program("""
-g = st.GrowableTensor((0, 1000), dtype=torch.int32)
-assert len(g) == 0 and g.tensor.shape == (0, 1000)
-at, early = g.data_ptr(), None
-for i in range(30):
-    g.append(torch.full((997, 1000), i, dtype=torch.int32).cuda())
-    early = g.tensor if early is None else early
-assert g.data_ptr() == at == g.tensor.data_ptr() and g.shape == (29910, 1000)
-whole = g.tensor.cpu()
-assert all((whole[i * 997:(i + 1) * 997] == i).all() for i in range(30))
-assert (early.cpu() == 0).all(), "a view of the beginning stays valid"
-try:
-    g.resize(1 << 50)
-    raise AssertionError("it fits")
-except stillmap.Error:
-    pass
-assert len(g) == 29910 and torch.equal(g.tensor.cpu(), whole)
-g.resize(5); g.shrink_to_fit()
-assert g.data_ptr() == at and (g.tensor.cpu() == 0).all()
-view = g.tensor
-del g
-assert (view.cpu() == 0).all(), "a view keeps the memory"
 """)
 
 
