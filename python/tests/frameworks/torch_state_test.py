@@ -150,6 +150,13 @@ refused({"lost": mixed}, "'lost'", "indices", "'other'")
 refused({"lost": torch.ones(1)}, "'lost'", "on cpu")
 refused({"lost": None}, "'lost'", "NoneType")
 refused({3: inside}, "[3]", "names are strings")
+pool.suspend()
+try:
+    st.snapshot(sys.argv[1] + ".child", "train", tensors={"inside": inside})
+    raise AssertionError("saved")
+except stillmap.BusyError as e:
+    assert "'train' is suspended" in str(e), e
+pool.resume()
 st.snapshot(sys.argv[1], ["train", "other"], tensors={"a": inside, "b": beside, "c": mixed, "c again": mixed,
                                                       "none": outside[:0]}, replace=True)
 r = st.restore(sys.argv[1])
