@@ -35,7 +35,21 @@ nb::object plugin_path() {
 }  // namespace
 }  // namespace stillmap::python
 
-NB_MODULE(_native, m) {
+extern "C" PyObject *PyInit__native_of_main();  // of NB_MODULE
+
+// What `import` calls. nanobind and the devices are of the process, and its objects of one interpreter: a
+// second one would take them over. By number, because the stable ABI has no other way to ask.
+extern "C" NB_EXPORT PyObject *PyInit__native() {
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+    PyErr_SetString(PyExc_ImportError,
+                    "stillmap works in the main interpreter of a process only: use another process "
+                    "instead of a subinterpreter");
+    return nullptr;
+  }
+  return PyInit__native_of_main();
+}
+
+NB_MODULE(_native_of_main, m) {
   using namespace stillmap::python;
   // A program that ends with tensors in a C library's hands has leaked nothing that matters.
   nb::set_leak_warnings(false);

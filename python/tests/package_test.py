@@ -36,6 +36,29 @@ class Import(TestCase):
         print("\nimport stillmap takes %.1f ms" % (1000 * seconds))
         self.assertLess(seconds, 0.1)
 
+    def test_a_subinterpreter_is_refused_and_breaks_nothing(self):
+        said = self.run_python("""
+            import sys
+            try:
+                import _xxsubinterpreters as interpreters   # 3.10 to 3.12
+            except ImportError:
+                import _interpreters as interpreters
+            other = interpreters.create()
+            code = "import sys; sys.path[:] = %r\\ntry: import stillmap\\nexcept ImportError as e: print(e)" % sys.path
+            for first in (True, False):   # before and after the import here
+                interpreters.run_string(other, code)
+                sys.stdout.flush()
+                import stillmap
+                buffer = stillmap.GrowableBuffer(1)
+                print(repr(buffer), flush=True)
+                try: stillmap.GrowableBuffer(1, device=99)
+                except stillmap.Error as error: print(isinstance(error, ValueError), flush=True)
+        """)
+        lines = said.splitlines()
+        self.assertEqual(lines[1:3], ["<stillmap.GrowableBuffer '' on device 0>", "True"], said)
+        self.assertIn("main interpreter", lines[0])
+        self.assertEqual(lines[:3], lines[3:], said)
+
     def test_all_names(self):
         for name in stillmap.__all__:
             self.assertTrue(getattr(stillmap, name).__doc__, name)
