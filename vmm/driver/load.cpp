@@ -18,7 +18,10 @@ namespace stillmap {
 namespace {
 
 constexpr const char *load_op = "driver::load";
-constexpr const char *not_opened = "no driver library could be opened";
+constexpr const char *not_opened =
+    "no driver library could be opened: install an NVIDIA driver, or name hostcuda by "
+    "STILLMAP_DRIVER=host and STILLMAP_HOSTCUDA=path; STILLMAP_VERBOSE=1 shows every path that is "
+    "tried";
 constexpr int oldest_version = 10000;  // CUDA 10.0: every fence needs cuStreamIsCapturing
 
 tl::unexpected<error> unusable(const char *reason, std::uint64_t value = 0,

@@ -22,8 +22,12 @@ std::string name_of_library(const std::string &which) {
   return fmt::format("the library '{}' (--driver is cuda, host or a path)", which);
 }
 
+// The error of a library that could not be opened has advice of its own.
 tl::unexpected<failure> none(const std::string &tried) {
-  return fail(exit_not_found, fmt::format("no CUDA driver: tried {}. {}", tried, driver_advice));
+  const bool advised = tried.find("STILLMAP_VERBOSE") != std::string::npos;
+  return fail(exit_not_found,
+              advised ? fmt::format("no CUDA driver: tried {}", tried)
+                      : fmt::format("no CUDA driver: tried {}. {}", tried, driver_advice));
 }
 
 outcome<driver *> load_one(const std::string &which) {
