@@ -7,6 +7,7 @@
 #include <list>
 #include <thread>
 
+#include "stillmap/checkpoint/migration/internal/connection_list.h"
 #include "stillmap/checkpoint/migration/internal/session.h"
 #include "stillmap/checkpoint/migration/migration.h"
 #include "stillmap/vmm/internal/host_memory.h"
@@ -17,11 +18,13 @@ namespace stillmap::migration {
 namespace {
 
 constexpr const char *receiver_op = "migration::receiver";
-// A task's connections, and those of sources that ask for an outcome; and those whose peer is not
-// authenticated yet.
-constexpr std::size_t max_connections = max_channels + 32, max_handshakes = 32;
 // The first message of a connection, and a commit.
 constexpr std::uint64_t max_request_bytes = 4096;
+
+// "192.0.2.7:4711" without the port.
+std::string host_of(const std::string &address) {
+  return address.substr(0, address.rfind(':'));
+}
 
 }  // namespace
 
@@ -39,9 +42,8 @@ class receiver::core {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
       if (current_) current_->cancel();
-      for (connection &c : connections_) {
-        if (c.with) c.with->shutdown();
-      }
+      connections_.shutdown();
+      changed_.notify_all();
     }
     acceptor_->shutdown();
     if (acceptor_thread_.joinable()) acceptor_thread_.join();
@@ -76,29 +78,6 @@ class receiver::core {
   }
 
  private:
-  struct connection {
-    std::unique_ptr<channel> with;
-    enum { handshake, authenticated, dismissed, over } state = handshake;
-    std::jthread thread;  // destroyed first
-  };
-
-  std::size_t count(int state) const {
-    return static_cast<std::size_t>(
-        std::count_if(connections_.begin(), connections_.end(),
-                      [state](const connection &c) { return c.state == state; }));
-  }
-
-  // Connections whose peer has not said who it is must not keep others out: the oldest one goes.
-  void limit_handshakes() {
-    if (count(connection::handshake) < max_handshakes) return;
-    for (connection &c : connections_) {
-      if (c.state != connection::handshake) continue;
-      c.state = connection::dismissed;
-      c.with->shutdown();
-      return;
-    }
-  }
-
   // The acceptor thread. Where the host has no memory for a connection, that one is closed.
   void accept_all() noexcept {
     for (;;) {
@@ -107,8 +86,7 @@ class receiver::core {
       {
         const std::lock_guard lock(mutex_);
         if (stopping_) return;
-        connections_.remove_if(
-            [](const connection &ended) { return ended.state == connection::over; });
+        connections_.remove_ended();
         if (current_) {
           current_->cancel_if_silent();
           if (!current_->alive() && !control_open_) current_.reset();
@@ -124,38 +102,38 @@ class receiver::core {
   }
 
   void serve(std::unique_ptr<channel> with) noexcept {
-    const std::lock_guard lock(mutex_);
-    limit_handshakes();
+    std::unique_lock lock(mutex_);
     // One that was dismissed needs a moment to end.
-    if (count(connection::authenticated) >= max_connections ||
-        count(connection::dismissed) >= max_connections) {
-      return;  // closes it
-    }
-    std::list<connection> made;
+    changed_.wait(lock, [this] { return stopping_ || !connections_.must_wait(); });
+    if (stopping_ || connections_.is_full()) return;  // closes it
+    std::list<accepted_connection> made;
     try {
-      connection &c = made.emplace_back();
+      accepted_connection &c = made.emplace_back();
+      c.host = host_of(with->peer().address);
+      connections_.make_room_for(c.host);
       c.with = std::move(with);
       c.thread = start_thread([this, &c] {
         handle(c);
         const std::lock_guard ending(mutex_);
         c.with.reset();
         // The last use of the connection: accept_all() may destroy it now.
-        c.state = connection::over;
+        c.state = accepted_connection::over;
+        changed_.notify_all();
       });
-      connections_.splice(connections_.end(), made);
+      connections_.add(std::move(made));
     } catch (const std::system_error &) {
     } catch (const std::bad_alloc &) {
     }
   }
 
   // The thread of a connection.
-  void handle(connection &c) noexcept {
+  void handle(accepted_connection &c) noexcept {
     const status s = with_host_memory(receiver_op, [&]() -> status {
       if (!c.with->handshake(options_.timeout)) return {};  // there is nobody to tell
       {
         const std::lock_guard lock(mutex_);
-        if (c.state != connection::handshake) return {};  // dismissed
-        c.state = connection::authenticated;
+        if (c.state != accepted_connection::handshake) return {};  // dismissed
+        c.state = accepted_connection::authenticated;
       }
       serve_request(*c.with);
       return {};
@@ -335,7 +313,7 @@ class receiver::core {
   std::condition_variable changed_;
   bool stopping_ = false;
   bool control_open_ = false;  // current_'s control channel
-  std::list<connection> connections_;
+  connection_list connections_;
   std::shared_ptr<session> current_;
   std::list<std::shared_ptr<session>> arrived_;
   std::list<session_id> owned_;  // since this process began

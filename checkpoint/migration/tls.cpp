@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <mutex>
 
@@ -98,7 +99,7 @@ class tls_channel final : public channel {
       : context_(std::move(context)),
         socket_(std::move(socket)),
         accepting_(accepting),
-        address_(std::move(address)) {
+        peer_{std::move(address), {}, {}} {
     const int on = 1;
     ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   }
@@ -113,13 +114,23 @@ class tls_channel final : public channel {
       }
       SSL_set_read_ahead(ssl_.get(), 1);
       accepting_ ? SSL_set_accept_state(ssl_.get()) : SSL_set_connect_state(ssl_.get());
+      SSL_set_msg_callback(ssl_.get(), &note_hello);
+      SSL_set_msg_callback_arg(ssl_.get(), this);
       const auto until = clock::now() + timeout;
       const auto do_handshake = [&](SSL *s) { return SSL_do_handshake(s); };
       STILLMAP_RETURN_IF_ERROR(call_ssl(do_handshake, until, errc::not_supported));
+      SSL_set_msg_callback(ssl_.get(), nullptr);
       const owned_certificate theirs(SSL_get1_peer_certificate(ssl_.get()));
-      peer_ = {address_, common_name_of(theirs.get()), migration::fingerprint_of(theirs.get())};
+      peer_.name = common_name_of(theirs.get());
+      peer_.fingerprint = migration::fingerprint_of(theirs.get());
       return {};
     });
+  }
+
+  // Bytes that have not been read may be a ClientHello.
+  bool handshake_begun() const noexcept override {
+    int unread = 0;
+    return hello_received_ || (::ioctl(socket_.get(), FIONREAD, &unread) == 0 && unread > 0);
   }
 
   peer_identity peer() const override { return peer_; }
@@ -159,6 +170,14 @@ class tls_channel final : public channel {
       bytes = bytes.subspan(done);
     }
     return {};
+  }
+
+  // OpenSSL calls it with each whole message.
+  static void note_hello(int sent, int, int type, const void *message, std::size_t bytes, SSL *,
+                         void *channel) noexcept {
+    if (sent != 0 || type != SSL3_RT_HANDSHAKE || bytes == 0) return;
+    if (*static_cast<const unsigned char *>(message) != SSL3_MT_CLIENT_HELLO) return;
+    static_cast<tls_channel *>(channel)->hello_received_ = true;
   }
 
   // Repeats a call to OpenSSL until it succeeds. The mutex is held only during calls, not while
@@ -216,7 +235,7 @@ class tls_channel final : public channel {
   std::shared_ptr<const owned_context> context_;
   owned_fd socket_;
   const bool accepting_;
-  const std::string address_;
+  std::atomic<bool> hello_received_{false};
   std::mutex mutex_;  // guards ssl_ after the handshake
   owned_ssl ssl_;
   peer_identity peer_;
@@ -325,7 +344,7 @@ result<std::unique_ptr<acceptor>> create_tls_acceptor(const std::string &address
     const int on = 1;
     if (s.get() >= 0) ::setsockopt(s.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (s.get() < 0 || ::bind(s.get(), a->ai_addr, a->ai_addrlen) != 0 ||
-        ::listen(s.get(), 64) != 0) {
+        ::listen(s.get(), SOMAXCONN) != 0) {
       return make_system_error(errno, tls_op, "cannot listen", address);
     }
     sockaddr_storage bound{};

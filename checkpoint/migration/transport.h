@@ -28,6 +28,11 @@ class channel {
   // Authenticates both ends. Must succeed before anything is sent or received.
   // Errors: as send(); not_supported (either end rejected the other's certificate).
   virtual status handshake(std::chrono::milliseconds timeout) = 0;
+  // Whether the peer has begun the handshake. Of too many connections, a receiver closes the others
+  // first.
+  // Threads: any.
+  virtual bool handshake_begun() const noexcept { return true; }
+  // Before the handshake: only the address.
   virtual peer_identity peer() const = 0;
 
   // Transfers all of `bytes`, or fills all of `into`.

@@ -1,8 +1,6 @@
 // A destination, with the test as its source, message by message: a data channel ends, another round
 // follows the seal, and a round is too long.
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <thread>
 
@@ -96,6 +94,15 @@ class session_by_hand : public stillmap::testing::buffer_test {
     EXPECT_TRUE(decode_numbers(received->body)->empty());
   }
 
+  // Of the page, with nothing but zeros.
+  void seal() {
+    const auto zeros = image::digest_of_zeros({}, session_chunk_bytes).value();
+    tell(*control_, kind::seal, encode(std::vector<image::digest>(chunks(), zeros)));
+    const auto verified = reply(*control_, kind::verified);
+    ASSERT_TRUE(verified) << verified.error().message();
+    EXPECT_TRUE(decode_numbers(verified->body)->empty());
+  }
+
   std::optional<test_site> site_;
   receive_options options_;
   std::optional<receiver> at_;
@@ -119,12 +126,7 @@ TEST_F(session_by_hand, a_data_channel_that_ends_ends_the_control_channel) {
 TEST_F(session_by_hand, a_seal_is_of_no_use_after_another_round) {
   for (std::size_t i = 0; i < chunks(); ++i) send_zeros(i);
   end_round(1);
-  tell(*control_, kind::seal,
-       encode(std::vector<image::digest>(chunks(),
-                                         image::digest_of_zeros({}, session_chunk_bytes).value())));
-  const auto verified = reply(*control_, kind::verified);
-  ASSERT_TRUE(verified) << verified.error().message();
-  EXPECT_TRUE(decode_numbers(verified->body)->empty());
+  seal();
   end_round(2);
   tell(*control_, kind::commit, encode(outcome_query{task_, session_, 2}));
   const auto owned = reply(*control_, kind::owner);
@@ -164,25 +166,6 @@ TEST_F(session_by_hand, the_last_failure_is_what_a_data_channel_failed_with) {
   EXPECT_TRUE(why->is(errc::corrupt)) << why->message();
   EXPECT_EQ(why->value, 4096u);
   EXPECT_EQ(why->limit, session_chunk_bytes);
-}
-
-// Regression: 96 connections that said nothing kept every source out.
-TEST_F(session_by_hand, idle_connections_keep_no_source_out) {
-  const std::string address = at_->address();
-  sockaddr_in name{};
-  name.sin_family = AF_INET;
-  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  name.sin_port =
-      htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
-  std::vector<owned_fd> idle;
-  for (int i = 0; i < 200; ++i) {
-    idle.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    ASSERT_EQ(::connect(idle.back().get(), reinterpret_cast<sockaddr *>(&name), sizeof name), 0);
-  }
-  const auto asks = connect();
-  ASSERT_TRUE(asks) << "no handshake";
-  tell(*asks, kind::query, encode(outcome_query{task_, session_, 2}));
-  EXPECT_TRUE(reply(*asks, kind::query_result));
 }
 
 }  // namespace
