@@ -87,10 +87,8 @@ class receiver::core {
         const std::lock_guard lock(mutex_);
         if (stopping_) return;
         connections_.remove_ended();
-        if (current_) {
-          current_->cancel_if_silent();
-          if (!current_->alive() && !control_open_) current_.reset();
-        }
+        if (current_) current_->cancel_if_silent();
+        drop_current();
       }
       if (c) {
         serve(std::move(*c));
@@ -175,13 +173,19 @@ class receiver::core {
     if (!h) return refuse(with, h.error());
     std::shared_ptr<session> mine;
     {
-      const std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
       // A source that begins again has kept the task: its previous session will never be committed.
-      if (current_ && !control_open_ && current_->is_of(h->task, with.peer())) current_->cancel();
-      if (stopping_ || control_open_ || (current_ && current_->alive())) {
+      if (current_ && current_->is_of(h->task, with.peer())) current_->cancel();
+      // What has ended needs a moment.
+      const auto is_free = [this] {
+        drop_current();
+        return !control_open_ && !current_;
+      };
+      changed_.wait_for(lock, options_.timeout,
+                        [&] { return stopping_ || is_free() || (current_ && current_->alive()); });
+      if (stopping_ || !is_free()) {
         return refuse(with, errc::busy, "another task is being received");
       }
-      current_.reset();
       if (options_.max_tasks != 0 && owned_.size() >= options_.max_tasks) {
         return refuse(with, errc::busy, "no further task is accepted", owned_.size(),
                       options_.max_tasks);
@@ -201,7 +205,21 @@ class receiver::core {
     control_open_ = false;
     if (!s) failure_ = s.error();
     hand_over(mine);
-    if (!mine->alive() && current_ == mine) current_.reset();
+    leave(mine);
+  }
+
+  // A connection uses the session no more. Requires the mutex.
+  void leave(std::shared_ptr<session> &s) noexcept {
+    s.reset();
+    drop_current();
+    changed_.notify_all();
+  }
+  // Forgets a session that has ended and that no connection uses any more: with it go its memory and
+  // its lock on the record. Requires the mutex.
+  void drop_current() noexcept {
+    if (current_ && !control_open_ && !current_->alive() && current_.use_count() == 1) {
+      current_.reset();
+    }
   }
 
   void join_session(channel &with, std::span<const std::byte> body) {
@@ -214,6 +232,8 @@ class receiver::core {
     if (!joined) return refuse(with, errc::corrupt, "no session has this id");
     // If this fails the session, so does its control channel, which returns the failure.
     (void)with_host_memory(receiver_op, [&] { return joined->serve_data(with); });
+    const std::lock_guard lock(mutex_);
+    leave(joined);
   }
 
   // Replies with the outcome of a session. If the session awaits a commit, the source may send it
@@ -249,6 +269,8 @@ class receiver::core {
       const std::lock_guard lock(mutex_);
       hand_over(asked);
     }
+    // The first connection may be broken without an end: nothing more can come on it.
+    asked->cancel();
     // If this is lost, the source asks again.
     (void)send(with, kind::owner, {}, options_.timeout);
   }

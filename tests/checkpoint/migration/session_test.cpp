@@ -107,7 +107,7 @@ class session_by_hand : public stillmap::testing::buffer_test {
   receive_options options_;
   std::optional<receiver> at_;
   std::unique_ptr<transport> to_;
-  std::unique_ptr<channel> control_, data_;
+  std::unique_ptr<channel> control_, data_, silent_[2];
   const task_id task_{{std::byte{5}}};
   session_id session_;
 };
@@ -166,6 +166,48 @@ TEST_F(session_by_hand, the_last_failure_is_what_a_data_channel_failed_with) {
   EXPECT_TRUE(why->is(errc::corrupt)) << why->message();
   EXPECT_EQ(why->value, 4096u);
   EXPECT_EQ(why->limit, session_chunk_bytes);
+}
+
+// Regression: the first connection, which was silent and did not end, kept every other task out for
+// ever: the commit had arrived on a second one.
+TEST_F(session_by_hand, a_commit_on_another_connection_ends_the_first) {
+  for (std::size_t i = 0; i < chunks(); ++i) send_zeros(i);
+  end_round(1);
+  seal();
+  const outcome_query q{task_, session_, 2};
+  const auto second = connect();
+  ASSERT_TRUE(second);
+  tell(*second, kind::query, encode(q));
+  const auto found = reply(*second, kind::query_result);
+  ASSERT_TRUE(found) << found.error().message();
+  ASSERT_EQ(static_cast<outcome>(found->head.number), outcome::awaiting_commit);
+  tell(*second, kind::commit, encode(q));
+  const auto owned = reply(*second, kind::owner);
+  ASSERT_TRUE(owned) << owned.error().message();
+  const auto next = connect();
+  ASSERT_TRUE(next);
+  tell(*next, kind::hello, encode(hello{{{std::byte{6}}}, 1, page(), session_chunk_bytes, 1, {}}));
+  const auto welcome = reply(*next, kind::welcome);
+  EXPECT_TRUE(welcome) << welcome.error().message();
+  const auto first = reply(*control_, kind::owner);
+  ASSERT_FALSE(first);
+  EXPECT_FALSE(first.error().is(errc::busy)) << "it is still open";
+  EXPECT_TRUE(at_->receive(0ms));
+}
+
+// Regression: it was refused until the silent connection had timed out.
+TEST_F(session_by_hand, a_source_that_begins_again_ends_its_silent_connection) {
+  control_.swap(silent_[0]);
+  data_.swap(silent_[1]);
+  begin();
+  if (HasFatalFailure()) return;
+  for (std::size_t i = 0; i < chunks(); ++i) send_zeros(i);
+  end_round(1);
+  seal();
+  tell(*control_, kind::commit, encode(outcome_query{task_, session_, 2}));
+  const auto owned = reply(*control_, kind::owner);
+  EXPECT_TRUE(owned) << owned.error().message();
+  EXPECT_TRUE(at_->receive(reply_timeout));
 }
 
 }  // namespace
