@@ -68,7 +68,11 @@ class receiver::core {
     }
     auto out = with_host_memory(receiver_op, [&] { return next.front()->deliver(); });
     const std::lock_guard lock(mutex_);
-    if (!out) arrived_.splice(arrived_.begin(), next);
+    if (!out && next.front()->owned()) {
+      arrived_.splice(arrived_.begin(), next);
+    } else if (!out) {
+      owned_.remove(next.front());
+    }
     return out;
   }
 
@@ -241,24 +245,20 @@ class receiver::core {
   void answer_query(channel &with, std::span<const std::byte> body) {
     const auto q = decode_outcome_query(body);
     if (!q) return refuse(with, q.error());
-    std::shared_ptr<session> asked;
-    auto now = outcome::refused;
-    {
-      const std::lock_guard lock(mutex_);
-      if (current_ && current_->id() == q->session) asked = current_;
-      if (!asked && std::find(owned_.begin(), owned_.end(), q->session) != owned_.end()) {
-        now = outcome::owner;
-      } else if (!asked) {
-        const auto on_record = with_host_memory(receiver_op, [&] { return outcome_on_record(*q); });
-        if (!on_record) return refuse(with, on_record.error());
-        now = *on_record;
-      }
+    std::shared_ptr<session> asked = session_of(q->session);
+    const auto now = with_host_memory(receiver_op, [&] { return outcome_of(asked.get(), *q); });
+    if (!now) {
+      refuse(with, now.error());
+    } else if (send(with, kind::query_result, {}, options_.timeout,
+                    static_cast<std::uint64_t>(*now)) &&
+               *now == outcome::awaiting_commit) {
+      receive_commit(with, asked);
     }
-    if (asked) now = asked->answer_query();
-    if (!send(with, kind::query_result, {}, options_.timeout, static_cast<std::uint64_t>(now))) {
-      return;
-    }
-    if (now != outcome::awaiting_commit) return;
+    const std::lock_guard lock(mutex_);
+    leave(asked);
+  }
+
+  void receive_commit(channel &with, const std::shared_ptr<session> &asked) {
     const auto m =
         migration::receive(with, kind::commit, max_request_bytes, options_.timeout, receiver_op);
     if (!m) return;
@@ -273,6 +273,26 @@ class receiver::core {
     asked->cancel();
     // If this is lost, the source asks again.
     (void)send(with, kind::owner, {}, options_.timeout);
+  }
+
+  // Of those that this process receives or has received. Null: there is none.
+  std::shared_ptr<session> session_of(const session_id &id) const {
+    const std::lock_guard lock(mutex_);
+    if (current_ && current_->id() == id) return current_;
+    for (const auto &s : owned_) {
+      if (s->id() == id) return s;
+    }
+    return nullptr;
+  }
+
+  // `asked`: the session, if there is one.
+  // Errors: as outcome_on_record().
+  result<outcome> outcome_of(session *asked, const outcome_query &q) const {
+    if (asked != nullptr) {
+      if (const auto now = asked->answer_query()) return *now;
+    }
+    const std::lock_guard lock(mutex_);
+    return outcome_on_record(q);
   }
 
   // The outcome by a record that may change; nullopt: only who holds the record can decide.
@@ -315,9 +335,9 @@ class receiver::core {
 
   // Makes an owned session available to receive(), once. Requires the mutex.
   void hand_over(const std::shared_ptr<session> &s) noexcept {
-    if (!s->owned() || std::find(owned_.begin(), owned_.end(), s->id()) != owned_.end()) return;
+    if (!s->owned() || std::find(owned_.begin(), owned_.end(), s) != owned_.end()) return;
     session::list_elements &elements = s->elements();
-    elements.owned.front() = s->id();
+    elements.owned.front() = s;
     owned_.splice(owned_.end(), elements.owned);
     elements.arrived.front() = s;
     arrived_.splice(arrived_.end(), elements.arrived);
@@ -338,7 +358,7 @@ class receiver::core {
   connection_list connections_;
   std::shared_ptr<session> current_;
   std::list<std::shared_ptr<session>> arrived_;
-  std::list<session_id> owned_;  // since this process began
+  std::list<std::shared_ptr<session>> owned_;  // since this process began
   std::optional<error> failure_;
 };
 

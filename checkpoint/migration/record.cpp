@@ -2,9 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -17,7 +14,7 @@
 #include "stillmap/checkpoint/image/internal/atomic_file.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
-#include "stillmap/vmm/internal/fork_closed_fd.h"
+#include "stillmap/checkpoint/migration/internal/record_lock.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/internal/undying.h"
@@ -59,12 +56,11 @@ tl::unexpected<error> about_record(error e, const std::string &path) {
   return image::in_file(tl::unexpected<error>(std::move(e)), path);
 }
 
-result<std::optional<record>> read_file(image::file_calls &calls, const std::string &directory,
-                                        const task_id &task) {
-  const std::string name = record_path(directory, task);
+// Empty: not written yet.
+result<std::string> read_text(image::file_calls &calls, const std::string &name) {
   auto in = image::image_file::open_to_read(calls, AT_FDCWD, name, false);
   if (!in) {
-    if (in.error().code == std::errc::no_such_file_or_directory) return std::optional<record>();
+    if (in.error().code == std::errc::no_such_file_or_directory) return std::string();
     return about_record(in.error(), name);
   }
   const auto size = in->size();
@@ -73,6 +69,14 @@ result<std::optional<record>> read_file(image::file_calls &calls, const std::str
   if (const status s = in->read(std::as_writable_bytes(std::span(text)), 0); !s) {
     return about_record(s.error(), name);
   }
+  // An empty file is no record, and not the absence of one.
+  if (text.empty()) text += '\0';
+  return text;
+}
+
+result<std::optional<record>> parse_text(const std::string &text, const std::string &name,
+                                         const task_id &task) {
+  if (text.empty()) return std::optional<record>();
   std::optional<record> r = parse_record(text);
   if (!r || r->task != task) {
     return image::in_file(
@@ -81,6 +85,13 @@ result<std::optional<record>> read_file(image::file_calls &calls, const std::str
         name);
   }
   return r;
+}
+
+result<std::optional<record>> read_file(image::file_calls &calls, const std::string &directory,
+                                        const task_id &task) {
+  const std::string name = record_path(directory, task);
+  STILLMAP_ASSIGN_OR_RETURN(const std::string text, read_text(calls, name));
+  return parse_text(text, name, task);
 }
 
 template <class Enum>
@@ -117,12 +128,6 @@ struct kept_records {
 kept_records &kept() {
   static undying<kept_records> records;
   return *records;
-}
-
-bool is_locked(const std::string &directory, const task_id &task) {
-  const std::string name = lock_path(directory, task);
-  const owned_fd lock(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
-  return lock.get() >= 0 && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 }  // namespace
@@ -229,14 +234,14 @@ std::optional<task_id> parse_task_id(std::string_view text) {
 }
 
 record_file::record_file(std::string directory, const task_id &task, image::file_calls &calls,
-                         std::unique_ptr<fork_closed_fd> lock) noexcept
+                         std::unique_ptr<record_lock> lock) noexcept
     : directory_(std::move(directory)), task_(task), calls_(&calls), lock_(std::move(lock)) {}
 record_file::record_file(record_file &&) noexcept = default;
 record_file &record_file::operator=(record_file &&) noexcept = default;
 record_file::~record_file() = default;
 
 bool record_file::is_locked() const noexcept {
-  return lock_ != nullptr && lock_->get() >= 0;
+  return lock_ != nullptr && lock_->is_held();
 }
 
 result<record_file> record_file::open(const std::string &directory, const task_id &task,
@@ -250,16 +255,9 @@ result<record_file> record_file::open(const std::string &directory, const task_i
       }
       return std::move(*kept);
     }
-    const std::string name = lock_path(directory, task);
     std::string path = directory;
-    auto lock = std::make_unique<fork_closed_fd>();
-    *lock = fork_closed_fd::open(name.c_str(), O_CREAT | O_RDWR, 0600);
-    if (lock->get() < 0) return system_error("the lock file cannot be opened", name);
-    if (::flock(lock->get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno != EWOULDBLOCK) return system_error("the record cannot be locked", name);
-      return image::in_file(make_error(errc::busy, record_op, "another process holds the record"),
-                            name);
-    }
+    STILLMAP_ASSIGN_OR_RETURN(record_lock taken, record_lock::take(lock_path(directory, task)));
+    auto lock = std::make_unique<record_lock>(std::move(taken));
     return record_file(std::move(path), task,
                        calls != nullptr ? *calls : image::file_calls::system(), std::move(lock));
   });
@@ -295,7 +293,11 @@ void record_file::keep_locked(record_file file, record truth) noexcept {
 
 result<std::optional<record>> record_file::read() const {
   return with_host_memory(record_op, [&]() -> result<std::optional<record>> {
-    return read_file(*calls_, directory_, task_);
+    const std::string name = record_path(directory_, task_);
+    STILLMAP_ASSIGN_OR_RETURN(std::string text, read_text(*calls_, name));
+    STILLMAP_ASSIGN_OR_RETURN(auto r, parse_text(text, name, task_));
+    last_ = std::move(text);
+    return r;
   });
 }
 
@@ -325,7 +327,7 @@ result<std::vector<record_info>> list_records(const std::string &directory) {
     std::sort(out.begin(), out.end(),
               [](const record_info &a, const record_info &b) { return a.task < b.task; });
     for (record_info &r : out) {
-      r.locked = is_locked(directory, r.task);
+      r.locked = record_lock::is_taken(lock_path(directory, r.task));
       auto read = read_file(image::file_calls::system(), directory, r.task);
       if (read) {
         r.value = std::move(*read);
@@ -337,15 +339,38 @@ result<std::vector<record_info>> list_records(const std::string &directory) {
   });
 }
 
-status record_file::write(const record &r) {
+status record_file::confirm() {
   return with_host_memory(record_op, [&]() -> status {
-    const std::string name = record_path(directory_, task_), text = to_text(r);
+    const std::string name = record_path(directory_, task_);
     if (!is_locked()) {
       return image::in_file(
           make_error(errc::not_supported, record_op,
                      "the process is a forked child of the one that holds the record"),
           name);
     }
+    if (lock_->is_at_path()) return {};
+    // Another process can hold the record, and if it has acted on it, this one must not.
+    STILLMAP_ASSIGN_OR_RETURN(record_lock again, record_lock::take(lock_->path()));
+    STILLMAP_ASSIGN_OR_RETURN(const std::string text, read_text(*calls_, name));
+    if (last_ != text) return lost();
+    *lock_ = std::move(again);
+    return {};
+  });
+}
+
+tl::unexpected<error> record_file::lost() const {
+  return image::in_file(
+      make_error(errc::busy, record_op,
+                 "the lock file was deleted while this process held the record, and another "
+                 "process has changed the record since, or may have"),
+      lock_->path());
+}
+
+status record_file::write(const record &r) {
+  return with_host_memory(record_op, [&]() -> status {
+    const std::string name = record_path(directory_, task_);
+    std::string text = to_text(r);
+    STILLMAP_RETURN_IF_ERROR(confirm());
     const auto write_new = [&]() -> status {
       STILLMAP_ASSIGN_OR_RETURN(const auto at, image::target_name::create(*calls_, name));
       STILLMAP_ASSIGN_OR_RETURN(auto fresh, image::atomic_file::create_as(at, at.name() + ".new"));
@@ -353,7 +378,11 @@ status record_file::write(const record &r) {
       STILLMAP_RETURN_IF_ERROR(fresh.file().sync_data());
       return fresh.publish(true);
     };
+    last_.reset();
     if (const status s = write_new(); !s) return about_record(s.error(), name);
+    // Deleted meanwhile: what another process has written may be replaced now.
+    if (!lock_->is_at_path()) return lost();
+    last_ = std::move(text);
     return {};
   });
 }

@@ -12,14 +12,13 @@
 #include "stillmap/checkpoint/image/digest.h"
 #include "stillmap/vmm/physical_memory.h"
 
-namespace stillmap {
-class fork_closed_fd;
-}
 namespace stillmap::image {
 class file_calls;
 }
 
 namespace stillmap::migration {
+
+class record_lock;
 
 using task_id = image::fixed_bytes<16, struct task_id_tag>;
 using session_id = image::fixed_bytes<16, struct session_id_tag>;
@@ -107,7 +106,8 @@ struct record_info {
 // system's; the subject is the directory.
 result<std::vector<record_info>> list_records(const std::string &directory);
 
-// The record of one task in a directory, locked by this process while this object exists.
+// The record of one task in a directory, locked by this process while this object exists: by the
+// file TASK.lock beside it, which must not be deleted.
 // Threads: externally synchronised.
 // Fork:    the child has no lock, so it does not keep the record locked once this process has died;
 //          write() fails there with not_supported.
@@ -125,10 +125,16 @@ class record_file {
   // Nullopt: not written yet.
   // Errors: corrupt, the system's; the subject is the path.
   result<std::optional<record>> read() const;
-  // Replaces the record durably: the file and its directory are synced.
+  // Confirms that no other process can have changed the record since it was last read or written
+  // here. If the lock file was deleted, takes the lock again, if the record is still the same.
+  // Errors: busy (the lock file was deleted, and another process holds or has changed the record:
+  //         what this one knows of it no longer counts), not_supported (in a forked child), the
+  //         system's; the subject is the path.
+  status confirm();
+  // Replaces the record durably, after confirm(): the file and its directory are synced.
   // Ensures: failure: the file holds the previous record, or, if the system cannot undo the
   //          change, `r`; whole in both cases.
-  // Errors:  not_supported (in a forked child), the system's; the subject is the path.
+  // Errors:  as confirm(); busy (the lock file was deleted meanwhile), the system's.
   status write(const record &r);
 
   // Where write() has failed, and the file may say that the task is not here though it is: keeps
@@ -138,14 +144,17 @@ class record_file {
 
  private:
   record_file(std::string directory, const task_id &task, image::file_calls &calls,
-              std::unique_ptr<fork_closed_fd> lock) noexcept;
+              std::unique_ptr<record_lock> lock) noexcept;
   bool is_locked() const noexcept;
+  tl::unexpected<error> lost() const;
   static std::optional<record_file> take_kept(const std::string &directory, const task_id &task,
                                               record &truth);
   std::string directory_;
   task_id task_;
   image::file_calls *calls_;
-  std::unique_ptr<fork_closed_fd> lock_;
+  std::unique_ptr<record_lock> lock_;
+  // The text that was last read or written; empty: none. Nullopt: it is not known.
+  mutable std::optional<std::string> last_;
 };
 
 }  // namespace stillmap::migration

@@ -16,6 +16,9 @@
  *   LOCKED_READS   a record that a process holds is not read, so nobody is told of earlier transfers
  *   UNLOCKED       an intent that cannot be taken back is left unlocked
  *   SAME_EPOCH     with RESTORED: a source that was refused takes the next epoch, as any owner
+ *   UNCHECKED      with DELETIONS: a process whose lock file was deleted goes on as if it held the lock
+ * DELETIONS is how often the file is deleted by which a process holds a record. Then another process on that
+ * machine can hold the record, too, and answers or resolves by what it says.
  * RESTORED lets the destination's records be replaced by an older copy. Then two machines may run the
  * task, and it is checked that their epochs differ, if only one transfer is refused.
  * TRACE restricts the model to the steps of a real run: events[] and EVENTS are generated, and the
@@ -60,6 +63,24 @@ byte process[N];
 byte session[N];       /* the session that it sends or receives, or received last */
 byte runs_under[N];    /* the epoch of a task that runs */
 bool kept_locked[N];   /* its record says intent, and it runs: the lock is kept */
+#ifdef DELETIONS
+byte deletions = 0;
+bool lost[N];          /* its lock file was deleted since it last wrote the record */
+bool changed[N];       /* since then another process has changed the record */
+#define LOST(m) lost[m]
+#ifdef UNCHECKED
+#define HOLDS(m) true
+#else
+#define HOLDS(m) (!changed[m])
+#endif
+#define BY_ANOTHER(m) if :: lost[m] -> changed[m] = true :: else fi
+#define WROTE(m) lost[m] = false; changed[m] = false
+#else
+#define LOST(m) false
+#define HOLDS(m) true
+#define BY_ANOTHER(m) skip
+#define WROTE(m) skip
+#endif
 bool received[N * SESSIONS];  /* sessions that this process has received: it remembers them */
 
 /* A session. */
@@ -92,6 +113,7 @@ byte refusals = 0;
 #define E_RELEASED 6
 #define E_KEPT 7
 #define E_CRASH 8
+#define E_DELETED 9
 #ifdef TRACE
 #include "events.h"
 byte next = 0;
@@ -105,7 +127,8 @@ byte next = 0;
 #endif
 
 #define RUNS(m) (process[m] == P_RUNS || process[m] == P_COPIES)
-#define LOCKED(m) (kept_locked[m] || process[m] >= P_COPIES || (process[m] == P_RUNS && state[m] == S_RUNNING))
+#define HAS_LOCK(m) (kept_locked[m] || process[m] >= P_COPIES || (process[m] == P_RUNS && state[m] == S_RUNNING))
+#define LOCKED(m) (HAS_LOCK(m) && !LOST(m))
 
 inline check() {
   s = 0; i = 0; reply = 0;
@@ -128,28 +151,49 @@ inline check() {
 #define IS_HERE(x) (state[x] == S_OWNER || state[x] == S_RUNNING)
 #define ACCEPTS(x, e) (state[x] != S_INTENT && !REFUSED(x, e) && (IS_HERE(x) -> (e) > epoch[x] : (e) >= epoch[x]))
 
-/* The source runs the task again, or owns it though its process has ended. */
+/* The source owns the task. */
+inline write_kept(m, s) {
+  state[m] = S_OWNER;
+#ifdef SAME_EPOCH
+  epoch[m] = new_epoch[s]
+#else
+  epoch[m] = new_epoch[s] + SESSIONS /* more than the other one can reach */
+#endif
+}
+
+inline write_released(m, s) {
+  assert(was_owner[s]);
+  state[m] = S_RELEASED;
+  epoch[m] = new_epoch[s]
+}
+
+/* The process that is in doubt runs the task again; or it has ended, and another writes the record. */
 inline keep(m, s) {
 #ifdef RESTORED
   refusals++;
 #endif
-  state[m] = S_OWNER;
-#ifdef SAME_EPOCH
-  epoch[m] = new_epoch[s];
-#else
-  epoch[m] = new_epoch[s] + SESSIONS; /* more than the other one can reach */
-#endif
   if
-  :: process[m] == P_DOUBT -> process[m] = P_RUNS; runs_under[m] = epoch[m]
-  :: else
+  :: process[m] == P_DOUBT ->
+     if
+     :: HOLDS(m) -> write_kept(m, s); WROTE(m)
+     :: else
+     fi;
+     process[m] = P_RUNS;
+     runs_under[m] = epoch[m]
+  :: process[m] != P_DOUBT || LOST(m) -> write_kept(m, s); BY_ANOTHER(m)
   fi
 }
 
 inline release(m, s) {
-  assert(was_owner[s]);
-  state[m] = S_RELEASED;
-  epoch[m] = new_epoch[s];
-  process[m] = P_NONE
+  if
+  :: process[m] == P_DOUBT ->
+     if
+     :: HOLDS(m) -> write_released(m, s); WROTE(m)
+     :: else
+     fi;
+     process[m] = P_NONE
+  :: process[m] != P_DOUBT || LOST(m) -> write_released(m, s); BY_ANOTHER(m)
+  fi
 }
 
 /* The destination owned the task, and receive() never returned it. */
@@ -164,37 +208,42 @@ inline release(m, s) {
 #define R_OWNER 1
 #define R_REFUSED 2
 #define R_AWAITS 3
+inline answer_by_record(x, s) {
+#ifdef NO_LIST
+  if
+  :: LOCKED(x)
+  :: else ->
+     if
+     :: written_by[x] != s || state[x] == S_NONE -> reply = R_REFUSED
+     :: else ->
+        if
+        :: state[x] == S_OWNER -> state[x] = S_NONE; reply = R_REFUSED
+        :: else -> reply = R_OWNER
+        fi
+     fi
+  fi
+#else
+  if
+  :: TRANSFER(x, s) == T_REFUSED -> reply = R_REFUSED
+  :: TRANSFER(x, s) == T_COMMITTED && !UNDELIVERED(x, s) && !BUSY(x) -> reply = R_OWNER
+  :: UNDELIVERED(x, s) && !LOCKED(x) ->
+     TRANSFER(x, s) = T_REFUSED; state[x] = S_NONE; reply = R_REFUSED; BY_ANOTHER(x)
+  :: TRANSFER(x, s) == T_OFFERED && !LOCKED(x) ->
+     TRANSFER(x, s) = T_REFUSED; reply = R_REFUSED; BY_ANOTHER(x)
+  :: else
+  fi
+#endif
+}
+
+#define IN_MEMORY(x, s) (received[(x) * SESSIONS + (s)] || (session[x] == (s) && (process[x] == P_RECEIVES || process[x] == P_AWAITS || (process[x] == P_OWNED && HOLDS(x)))))
 inline answer(x, s) {
   reply = R_UNKNOWN;
   if
   :: process[x] == P_RECEIVES && session[x] == s -> process[x] = P_NONE; reply = R_REFUSED
   :: process[x] == P_AWAITS && session[x] == s -> reply = R_AWAITS
-  :: process[x] == P_OWNED && session[x] == s -> reply = R_OWNER
+  :: process[x] == P_OWNED && session[x] == s && HOLDS(x) -> reply = R_OWNER
   :: received[x * SESSIONS + s] -> reply = R_OWNER
-  :: else ->
-#ifdef NO_LIST
-     if
-     :: LOCKED(x)
-     :: else ->
-        if
-        :: written_by[x] != s || state[x] == S_NONE -> reply = R_REFUSED
-        :: else ->
-           if
-           :: state[x] == S_OWNER -> state[x] = S_NONE; reply = R_REFUSED
-           :: else -> reply = R_OWNER
-           fi
-        fi
-     fi
-#else
-     if
-     :: TRANSFER(x, s) == T_REFUSED -> reply = R_REFUSED
-     :: TRANSFER(x, s) == T_COMMITTED && !UNDELIVERED(x, s) && !BUSY(x) -> reply = R_OWNER
-     :: UNDELIVERED(x, s) && !LOCKED(x) ->
-        TRANSFER(x, s) = T_REFUSED; state[x] = S_NONE; reply = R_REFUSED
-     :: TRANSFER(x, s) == T_OFFERED && !LOCKED(x) -> TRANSFER(x, s) = T_REFUSED; reply = R_REFUSED
-     :: else
-     fi
-#endif
+  :: !IN_MEMORY(x, s) || LOST(x) -> answer_by_record(x, s)
   fi
 }
 
@@ -216,7 +265,7 @@ inline become_owner(x, s) {
 #ifdef UNLOCKED
 #define MAY_RESOLVE(m) (process[m] == P_DOUBT || (state[m] == S_INTENT && (process[m] == P_NONE || process[m] == P_RUNS)))
 #else
-#define MAY_RESOLVE(m) (process[m] == P_DOUBT || ABANDONED(m))
+#define MAY_RESOLVE(m) (process[m] == P_DOUBT || ABANDONED(m) || (state[m] == S_INTENT && LOST(m)))
 #endif
 /* The session that m is in doubt about. */
 #define DOUBTED(m) (process[m] == P_DOUBT -> session[m] : written_by[m])
@@ -246,8 +295,10 @@ end:
      to[s] = x;
      new_epoch[s] = epoch[m] + 1;
      process[m] = P_COPIES;
+     WROTE(m);
      session[m] = s;
      process[x] = P_RECEIVES;
+     WROTE(x);
      session[x] = s;
      /* A task that receive() never returned, and whose process has ended. */
      if
@@ -282,8 +333,9 @@ end:
   :: atomic { (process[m] == P_COPIES || process[m] == P_STOPPED) && to[session[m]] == x ->
      process[m] = P_RUNS;
      check() }
-  :: atomic { process[m] == P_STOPPED && to[session[m]] == x && MAY(E_INTENT, m) ->
+  :: atomic { process[m] == P_STOPPED && to[session[m]] == x && HOLDS(m) && MAY(E_INTENT, m) ->
      s = session[m];
+     WROTE(m);
      state[m] = S_INTENT;
      written_by[m] = s;
      process[m] = P_DOUBT;
@@ -291,7 +343,8 @@ end:
      DID; check() }
 #ifndef TRACE
   /* The intent is on disk, and neither its sync nor its removal succeeds: the task goes on. */
-  :: atomic { process[m] == P_STOPPED && to[session[m]] == x ->
+  :: atomic { process[m] == P_STOPPED && to[session[m]] == x && HOLDS(m) ->
+     WROTE(m);
      state[m] = S_INTENT;
      written_by[m] = session[m];
      process[m] = P_RUNS;
@@ -335,14 +388,16 @@ end:
 #endif
   /* ---- the destination x ---- */
   :: atomic { process[x] == P_AWAITS && from[session[x]] == m && commit_sent[session[x]] &&
-              MAY(E_OWNER, x) ->
+              HOLDS(x) && MAY(E_OWNER, x) ->
      s = session[x];
+     WROTE(x);
      become_owner(x, s);
      reply_sent[s] = true;
      DID; check() }
 #ifndef TRACE
   /* The record cannot be written: it says one or the other, or that the transfer is refused. */
-  :: atomic { process[x] == P_AWAITS && from[session[x]] == m && commit_sent[session[x]] ->
+  :: atomic { process[x] == P_AWAITS && from[session[x]] == m && commit_sent[session[x]] &&
+              HOLDS(x) ->
      s = session[x];
      if
      :: write_owner(x, s)
@@ -352,8 +407,9 @@ end:
      process[x] = P_NONE;
      check() }
 #endif
-  :: atomic { process[x] == P_OWNED && from[session[x]] == m && MAY(E_RUNNING, x) ->
+  :: atomic { process[x] == P_OWNED && from[session[x]] == m && HOLDS(x) && MAY(E_RUNNING, x) ->
      s = session[x];
+     WROTE(x);
      state[x] = S_RUNNING;
      process[x] = P_RUNS;
      runs_under[x] = epoch[x];
@@ -363,10 +419,26 @@ end:
   :: atomic { (process[x] == P_RECEIVES || process[x] == P_AWAITS) && from[session[x]] == m ->
      process[x] = P_NONE;
      check() }
+#ifdef DELETIONS
+  /* Another process has changed the record, so nothing can be written: it gives up. */
+  :: atomic { (process[x] == P_AWAITS || process[x] == P_OWNED) && from[session[x]] == m &&
+              !HOLDS(x) ->
+     process[x] = P_NONE;
+     check() }
+#endif
   /* ---- faults ---- */
+#ifdef DELETIONS
+  /* Not of a record that cannot be taken back: only its lock keeps others from it. */
+  :: atomic { deletions < DELETIONS && HAS_LOCK(m) && !kept_locked[m] && !lost[m] &&
+              x == (m + 1) % N && MAY(E_DELETED, m) ->
+     deletions++;
+     lost[m] = true;
+     DID; check() }
+#endif
   :: atomic { !calm && crashes < CRASHES && MAY_CRASH(m) && x == (m + 1) % N && MAY(E_CRASH, m) ->
      crashes++;
      process[m] = P_NONE;
+     WROTE(m);
      kept_locked[m] = false;
      for (i : 0 .. SESSIONS - 1) { received[m * SESSIONS + i] = false }
      DID; check() }

@@ -228,10 +228,12 @@ status session::commit(const outcome_query &q) noexcept {
   return {};
 }
 
-outcome session::answer_query() {
+result<outcome> session::answer_query() {
   const std::lock_guard lock(mutex_);
   switch (state_) {
     case state::owned:
+      STILLMAP_RETURN_IF_ERROR(file_->confirm());
+      return outcome::owner;
     case state::delivered:
       return outcome::owner;
     case state::awaiting_commit:
@@ -327,7 +329,12 @@ void session::cancel_if_silent() {
 result<received_memory> session::deliver() {
   const std::lock_guard lock(mutex_);
   peer_identity from = from_;
-  STILLMAP_RETURN_IF_ERROR(file_->write(make_record(ownership::running)));
+  if (const status s = file_->write(make_record(ownership::running)); !s) {
+    const auto found = file_->read();
+    const incoming_transfer *const mine = found && *found ? (*found)->find(id_) : nullptr;
+    if (mine != nullptr && mine->state == transfer_state::refused) state_ = state::dead;
+    return tl::unexpected(s.error());
+  }
   // Nothing here may fail: the record says that the task runs.
   reached(step::running_recorded);
   state_ = state::delivered;

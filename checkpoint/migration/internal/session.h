@@ -29,7 +29,7 @@ class session {
   // Elements of the receiver's lists, made with the session: handing a task over must not fail.
   struct list_elements {
     std::list<std::shared_ptr<session>> arrived{nullptr};
-    std::list<session_id> owned{session_id{}};
+    std::list<std::shared_ptr<session>> owned{nullptr};
   };
   list_elements &elements() { return elements_; }  // guarded by the receiver
 
@@ -45,7 +45,8 @@ class session {
 
   // The outcome, for a source that asks on another connection. A session that is still copying
   // fails: after this answer it can never succeed.
-  outcome answer_query();
+  // Errors: as record_file::confirm() (the record decides, and not this session).
+  result<outcome> answer_query();
   // Commits, on any channel.
   // Errors: corrupt (another session, or not awaiting a commit), the system's (the record).
   status commit(const outcome_query &q) noexcept;
@@ -53,12 +54,13 @@ class session {
   // Whether the session may still succeed.
   bool alive() const;
   bool owned() const;
-  // Fails a session that is not owned, and shuts down its channels.
+  // Fails a session that is not owned. Shuts down the channels of any.
   void cancel();
   // Cancels after receive_options::resolve_timeout without a message.
   void cancel_if_silent();
   // Records that the task runs here, and passes on its memory.
-  // Requires: owned(), once.
+  // Requires: owned().
+  // Ensures:  failure: still owned(), unless the record says that the transfer was refused.
   result<received_memory> deliver();
 
  private:

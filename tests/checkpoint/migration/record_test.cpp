@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <locale>
 
 namespace stillmap::migration {
@@ -84,6 +86,61 @@ TEST_F(migration_record_lock, a_forked_child_cannot_write_it) {
   ASSERT_TRUE(found && *found);
   EXPECT_EQ((*found)->epoch, 5u);
   EXPECT_TRUE(record_file::open(directory_, task_)) << "the parent still holds it";
+}
+
+// Regression: both wrote, and each believed what it had written.
+TEST_F(migration_record_lock, that_was_deleted_is_taken_again_if_nobody_has_changed_the_record) {
+  const std::string lock = directory_ + '/' + task_.text() + ".lock";
+  auto file = record_file::open(directory_, task_);
+  ASSERT_TRUE(file) << file.error().message();
+  ASSERT_TRUE(file->write(of_task(5)));
+  ASSERT_TRUE(std::filesystem::remove(lock));
+  const status written = file->write(of_task(6));
+  EXPECT_TRUE(written) << written.error().message();
+  EXPECT_FALSE(record_file::open(directory_, task_)) << "it is locked again";
+
+  ASSERT_TRUE(std::filesystem::remove(lock));
+  {
+    auto other = record_file::open(directory_, task_);
+    ASSERT_TRUE(other) << other.error().message();
+    const status held = file->write(of_task(7));
+    ASSERT_FALSE(held);
+    EXPECT_TRUE(held.error().is(errc::busy)) << held.error().message();
+    ASSERT_TRUE(other->write(of_task(1007)));
+  }
+  const status changed = file->write(of_task(7));
+  ASSERT_FALSE(changed);
+  EXPECT_TRUE(changed.error().is(errc::busy)) << changed.error().message();
+  EXPECT_NE(changed.error().message().find("the lock file was deleted"), std::string::npos)
+      << changed.error().message();
+  EXPECT_EQ(changed.error().detail().subject, lock);
+  const auto found = read_record(directory_, task_);
+  ASSERT_TRUE(found && *found);
+  EXPECT_EQ((*found)->epoch, 1007u);
+}
+
+TEST_F(migration_record_lock, says_what_it_is) {
+  const auto file = record_file::open(directory_, task_);
+  ASSERT_TRUE(file) << file.error().message();
+  std::ifstream in(directory_ + '/' + task_.text() + ".lock");
+  std::string line;
+  EXPECT_TRUE(std::getline(in, line));
+  EXPECT_NE(line.find("Do not delete"), std::string::npos) << line;
+}
+
+// Regression: listing waited for ever for somebody who writes to it.
+TEST_F(migration_record_lock, that_is_a_pipe_keeps_nobody_waiting) {
+  {
+    auto file = record_file::open(directory_, task_);
+    ASSERT_TRUE(file && file->write(of_task(5)));
+  }
+  const std::string lock = directory_ + '/' + task_.text() + ".lock";
+  ASSERT_TRUE(std::filesystem::remove(lock));
+  ASSERT_EQ(mkfifo(lock.c_str(), 0600), 0);
+  const auto all = list_records(directory_);
+  ASSERT_TRUE(all && all->size() == 1);
+  EXPECT_FALSE(all->front().locked);
+  EXPECT_FALSE(record_file::open(directory_, task_));
 }
 
 using migration_record_text = migration_record_lock;
