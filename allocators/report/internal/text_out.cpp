@@ -3,6 +3,8 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "stillmap/vmm/internal/utf8.h"
+
 namespace stillmap::text {
 
 void print(std::string &out, const char *format, ...) {
@@ -36,18 +38,21 @@ std::string name_of(stream_ref stream) {
 
 std::string xml(std::string_view plain) {
   std::string out;
-  for (const char c : plain) {
-    if (c == '&') {
+  for (utf8::character c; !plain.empty(); plain.remove_prefix(c.bytes)) {
+    c = utf8::first_of(plain);
+    if (c.point == '&') {
       out += "&amp;";
-    } else if (c == '<') {
+    } else if (c.point == '<') {
       out += "&lt;";
-    } else if (c == '>') {
+    } else if (c.point == '>') {
       out += "&gt;";
-    } else if (c == '"') {
+    } else if (c.point == '"') {
       out += "&quot;";
     } else {
-      // XML does not allow control characters.
-      out += static_cast<unsigned char>(c) < 0x20 && c != '\n' ? ' ' : c;
+      // XML does not allow these.
+      const bool allowed =
+          (c.point >= 0x20 || c.point == '\n') && c.point != 0xfffe && c.point != 0xffff;
+      utf8::append(out, allowed ? c.point : U' ');
     }
   }
   return out;
@@ -55,14 +60,16 @@ std::string xml(std::string_view plain) {
 
 std::string json(std::string_view plain) {
   std::string out = "\"";
-  for (const char c : plain) {
-    if (c == '"' || c == '\\') {
+  for (utf8::character c; !plain.empty(); plain.remove_prefix(c.bytes)) {
+    c = utf8::first_of(plain);
+    if (c.point == '"' || c.point == '\\') {
       out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      print(out, "\\u%04x", static_cast<unsigned>(c));
+      out += static_cast<char>(c.point);
+    } else if (utf8::is_control(c.point)) {
+      // Escaped, because the document may be printed to a terminal.
+      print(out, "\\u%04x", static_cast<unsigned>(c.point));
     } else {
-      out += c;
+      utf8::append(out, c.point);
     }
   }
   return out + '"';

@@ -12,8 +12,9 @@ namespace stillmap::text {
 // Appends formatted text; the format is that of printf.
 [[gnu::format(printf, 2, 3)]] void print(std::string &out, const char *format, ...);
 
-std::string hex(std::uint64_t address);    // "0x7f0012340000"
-std::string name_of(stream_ref stream);    // "the default stream", "stream 0x7f0012340000"
+std::string hex(std::uint64_t address);  // "0x7f0012340000"
+std::string name_of(stream_ref stream);  // "the default stream", "stream 0x7f0012340000"
+// Both are valid UTF-8, whatever the text is: U+FFFD for what is none.
 std::string xml(std::string_view plain);   // for text and attributes
 std::string json(std::string_view plain);  // with its quotes
 

@@ -5,6 +5,7 @@
 
 #include "stillmap/checkpoint/common/internal/wire_format.h"
 #include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/internal/utf8.h"
 
 namespace stillmap::control {
 namespace {
@@ -156,18 +157,6 @@ void put(wire_writer &w, const error &e) {
     e.limit, e.code ? e.message() : std::string());
 }
 
-// One line, and safe for a terminal: also without U+0080 to U+009F, in UTF-8.
-std::string printable(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
-  for (std::size_t at = 0; (at = text.find('\xc2', at)) != std::string::npos; ++at) {
-    if (at + 1 < text.size() && static_cast<unsigned char>(text[at + 1]) < 0xa0) {
-      text.replace(at, 2, "?");
-    }
-  }
-  return text;
-}
-
 // Without a code: no error.
 error get_error(wire_reader &r) {
   error e{{}, "control::client", "the request failed in the controlled process"};
@@ -178,7 +167,7 @@ error get_error(wire_reader &r) {
     message);
   if (number == 0) return {};
   e.code = {number, category_of(from)};
-  return e.with({.cause = printable(std::move(message))});
+  return e.with({.cause = printable(message)});
 }
 
 template <class Wire>

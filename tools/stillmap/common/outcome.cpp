@@ -44,19 +44,9 @@ exit_status exit_status_of(const error &e) {
                                                                                     : exit_failed;
 }
 
-failure::failure(const error &e)
-    : status(exit_status_of(e)), line(printable(e.message())), cause(e) {}
-
-std::string printable(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-  // U+0080 to U+009F in UTF-8: terminals take them for control characters as well.
-  for (std::size_t i = 0; i + 1 < text.size(); ++i) {
-    const auto first = static_cast<unsigned char>(text[i]),
-               second = static_cast<unsigned char>(text[i + 1]);
-    if (first == 0xc2 && second < 0xa0) text.replace(i, 2, "?");
-  }
-  return text;
+failure::failure(exit_status s, const std::string &text) : status(s), line(printable(text)) {}
+failure::failure(const error &e) : failure(exit_status_of(e), e.message()) {
+  cause = e;
 }
 
 std::string json_of(const failure &f, const std::string &command) {

@@ -9,6 +9,7 @@
 #include <tl/expected.hpp>
 
 #include "stillmap/vmm/error.h"
+#include "stillmap/vmm/internal/utf8.h"  // printable(): for names that another process or a file chose
 
 namespace stillmap::tool {
 
@@ -38,16 +39,17 @@ struct failure {
   std::string line;            // one line, without "stillmap: " and newline
   std::optional<error> cause;  // the library's error, where there is one
 
-  failure(exit_status s, std::string text) : status(s), line(std::move(text)) {}
-  failure(const error &e);  // the status is that of its code; control characters are replaced
+  // Control characters are replaced.
+  failure(exit_status s, const std::string &text);
+  failure(const error &e);  // the status is that of its code
 };
 
 // The value of a step of a command, or the failure that ends the command.
 template <class T>
 using outcome = tl::expected<T, failure>;
 
-inline tl::unexpected<failure> fail(exit_status status, std::string line) {
-  return tl::unexpected<failure>(failure(status, std::move(line)));
+inline tl::unexpected<failure> fail(exit_status status, const std::string &line) {
+  return tl::unexpected<failure>(failure(status, line));
 }
 inline tl::unexpected<failure> fail(const error &e) {
   return tl::unexpected<failure>(failure(e));
@@ -62,9 +64,6 @@ outcome<T> about(result<T> r, const std::string &subject) {
     return std::move(*r);
   }
 }
-
-// A name that another process or a file chose, safe to print to a terminal.
-std::string printable(std::string text);
 
 // The JSON document that a command with --json prints instead of its result.
 std::string json_of(const failure &f, const std::string &command);

@@ -82,7 +82,7 @@ void painter::scale(std::uint64_t begin, std::uint64_t span) {
 }
 
 void painter::draw_row(const picture_row &row) {
-  const std::string name = row.name.empty() ? "(no name)" : row.name;
+  const std::string name = row.name.empty() ? "(no name)" : printable(row.name);
   std::string facts =
       row.reservation ? fmt::format("{} reserved", format_bytes(row.bytes))
                       : fmt::format("{} allocated, cannot grow in place", format_bytes(row.bytes));
