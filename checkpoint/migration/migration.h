@@ -213,7 +213,8 @@ class receiver {
                                  receive_options options);
   receiver(receiver &&) noexcept;
   receiver &operator=(receiver &&) = delete;
-  // Cancels a migration that has not committed; its source keeps the task.
+  // Cancels a migration that has not committed; its source keeps the task. A task that has arrived, and
+  // that receive() has not returned, is lost: see close().
   ~receiver();
 
   // The address that sources connect to.
@@ -221,6 +222,10 @@ class receiver {
   // Returns the next task that has arrived, after recording that it runs here.
   // Errors: busy (none arrived within `timeout`), operation_canceled, the system's (the record).
   result<received_memory> receive(std::chrono::milliseconds timeout, std::stop_token cancel = {});
+  // Accepts no further task, and cancels a migration that has not committed. Waits for the commit of one
+  // that is just being decided: afterwards, receive() returns each task that has arrived and whose
+  // source has given it up. Sources are still told the outcome.
+  void close();
   // Why the last migration to here failed. Nullopt: none has, or one is under way.
   std::optional<error> last_failure() const;
 

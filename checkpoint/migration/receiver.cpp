@@ -76,6 +76,16 @@ class receiver::core {
     return out;
   }
 
+  void close() {
+    std::unique_lock lock(mutex_);
+    closed_ = true;
+    if (current_) current_->cancel();
+    changed_.wait(lock, [this] {
+      drop_current();
+      return !control_open_ && !current_;
+    });
+  }
+
   std::optional<error> last_failure() const {
     const std::lock_guard lock(mutex_);
     return failure_;
@@ -185,10 +195,12 @@ class receiver::core {
         drop_current();
         return !control_open_ && !current_;
       };
+      const auto is_over = [&] { return stopping_ || closed_; };
       changed_.wait_for(lock, options_.timeout,
-                        [&] { return stopping_ || is_free() || (current_ && current_->alive()); });
-      if (stopping_ || !is_free()) {
-        return refuse(with, errc::busy, "another task is being received");
+                        [&] { return is_over() || is_free() || (current_ && current_->alive()); });
+      if (is_over() || !is_free()) {
+        return refuse(with, errc::busy,
+                      is_over() ? "no further task is accepted" : "another task is being received");
       }
       if (options_.max_tasks != 0 && owned_.size() >= options_.max_tasks) {
         return refuse(with, errc::busy, "no further task is accepted", owned_.size(),
@@ -353,7 +365,7 @@ class receiver::core {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  bool stopping_ = false;
+  bool stopping_ = false, closed_ = false;
   bool control_open_ = false;  // current_'s control channel
   connection_list connections_;
   std::shared_ptr<session> current_;
@@ -403,6 +415,9 @@ std::string receiver::address() const {
 result<received_memory> receiver::receive(std::chrono::milliseconds timeout,
                                           std::stop_token cancel) {
   return with_host_memory(receiver_op, [&] { return core_->receive(timeout, cancel); });
+}
+void receiver::close() {
+  core_->close();
 }
 std::optional<error> receiver::last_failure() const {
   return core_->last_failure();

@@ -195,6 +195,35 @@ TEST_F(session_by_hand, a_commit_on_another_connection_ends_the_first) {
   EXPECT_TRUE(at_->receive(0ms));
 }
 
+// A program that ends must not lose a task whose source has given it up.
+TEST_F(session_by_hand, a_receiver_that_is_closed_returns_what_has_arrived) {
+  for (std::size_t i = 0; i < chunks(); ++i) send_zeros(i);
+  end_round(1);
+  seal();
+  tell(*control_, kind::commit, encode(outcome_query{task_, session_, 2}));
+  ASSERT_TRUE(reply(*control_, kind::owner));
+  at_->close();
+  EXPECT_TRUE(at_->receive(0ms));
+  const auto next = connect();
+  ASSERT_TRUE(next);
+  tell(*next, kind::hello, encode(hello{{{std::byte{6}}}, 1, page(), session_chunk_bytes, 1, {}}));
+  EXPECT_FALSE(reply(*next, kind::welcome));
+}
+
+TEST_F(session_by_hand, a_receiver_that_is_closed_cancels_what_is_not_decided) {
+  for (std::size_t i = 0; i < chunks(); ++i) send_zeros(i);
+  end_round(1);
+  seal();
+  at_->close();
+  EXPECT_FALSE(at_->receive(0ms));
+  const auto asks = connect();
+  ASSERT_TRUE(asks);
+  tell(*asks, kind::query, encode(outcome_query{task_, session_, 2}));
+  const auto found = reply(*asks, kind::query_result);
+  ASSERT_TRUE(found) << found.error().message();
+  EXPECT_EQ(static_cast<outcome>(found->head.number), outcome::refused);
+}
+
 // Regression: it was refused until the silent connection had timed out.
 TEST_F(session_by_hand, a_source_that_begins_again_ends_its_silent_connection) {
   control_.swap(silent_[0]);
