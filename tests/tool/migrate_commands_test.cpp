@@ -201,7 +201,11 @@ TEST_F(migrate_commands, a_task_goes_to_another_process_and_on_to_a_third) {
   EXPECT_EQ(run("image diff '" + before + "' '" + last + "'").status, 0)
       << "other bytes or addresses";
   ::kill(receivers_.at("third"), SIGTERM);
-  EXPECT_EQ(ended("third"), 0);
+  EXPECT_NE(once("third.err", "ask again").find(" (cache, weights) is here only"),
+            std::string::npos);
+  ::kill(receivers_.at("third"), SIGTERM);
+  EXPECT_EQ(ended("third"), 1);
+  once("third.err", ": lost ");
   expect(run("task migrate status " + records("third")), 0, {"running, epoch 3\n", "has ended"});
 }
 

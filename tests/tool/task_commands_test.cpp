@@ -72,6 +72,16 @@ class task_commands : public command_test {
             static_cast<char *>(nullptr));
     ::_exit(127);
   }
+  // What is in a file, once `says` is.
+  std::string once(const char *name, const std::string &says) const {
+    for (int i = 0; i < 3000; ++i) {
+      std::string text = content(file(name));
+      if (text.find(says) != std::string::npos) return text;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ADD_FAILURE() << "no '" << says << "' in " << name << ":\n" << content(file(name));
+    return "";
+  }
   int ended() {
     int how = 0;
     ::waitpid(receiver_, &how, 0);
@@ -196,8 +206,67 @@ TEST_F(task_commands, memory_goes_from_an_image_to_a_holder_and_on) {
   std::filesystem::remove(again);
   expect(run("task snapshot " + next + "-2 --all -o '" + again + "'"), 0, {});
   EXPECT_EQ(run("image diff '" + image + "' '" + again + "'").status, 0);
-  ::kill(second, SIGTERM);
+}
+
+// Regression: both ended with status 0, and the memory was gone.
+TEST_F(task_commands, one_that_holds_the_only_copy_asks_before_it_loses_it) {
+  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const std::string receiver = new_place(), ask = receiver + ".control";
+    start_receiver(receiver);
+    expect(run("task handoff send " + where_ + " --tag weights --to " + receiver), 0, {});
+    taken();
+    ::kill(receiver_, signal);
+    const std::string warned = once("taken.err", "ask again");
+    for (const std::string &says :
+         {std::string("(weights) is here only"), "task snapshot " + ask + " --all"}) {
+      EXPECT_NE(warned.find(says), std::string::npos) << warned;
+    }
+    expect(run("task status " + ask), 0, {"weights", "live"});
+    ::kill(receiver_, signal);
+    EXPECT_EQ(ended(), 1);
+    once("taken.err", ": lost ");
+    server_.reset();
+    memory_.reset();
+    memory_.emplace(weights_and_cache(dev()));
+    auto made = control::server::create(dev(), where_);
+    ASSERT_TRUE(made) << made.error().message();
+    server_.emplace(std::move(*made));
+  }
+}
+
+TEST_F(task_commands, one_that_holds_the_only_copy_saves_it) {
+  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
+  const std::string before = file("before.smi"), saved = file("saved.smi");
+  const std::string receiver = new_place(), save = " --save '" + saved + "'";
+  expect(run("task snapshot " + where_ + " --tag weights -o '" + before + "'"), 0, {});
+  expect(run("task handoff receive " + receiver + " --save '" + before + "'"), 5,
+         {"the image exists already"});
+  expect(run("task handoff receive " + receiver + " --save '" + file("no/where") + "'"), 3,
+         {"no/where"});
+  start_receiver(receiver, save);
+  expect(run("task handoff send " + where_ + " --tag weights --to " + receiver), 0, {});
+  taken();
+  ::kill(receiver_, SIGTERM);
   EXPECT_EQ(ended(), 0);
+  once("taken.err", "saved.smi: saved ");
+  EXPECT_EQ(run("image diff '" + before + "' '" + saved + "'").status, 0);
+}
+
+// What is suspended is mapped nowhere, and is here all the same.
+TEST_F(task_commands, one_that_holds_suspended_memory_goes_on_when_the_rest_has_left) {
+  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
+  const std::string receiver = new_place(), ask = receiver + ".control", next = new_place();
+  start_receiver(receiver);
+  expect(run("task handoff send " + where_ + " --tag weights --tag cache --to " + receiver), 0, {});
+  taken();
+  expect(run("task suspend " + ask + " weights"), 0, {});
+  const pid_t first = receiver_;
+  start_receiver(next, "--free");
+  const pid_t second = std::exchange(receiver_, first);
+  expect(run("task handoff send " + ask + " --tag cache --to " + next), 0, {});
+  expect(run("task resume " + ask + " weights"), 0, {});
+  ::waitpid(second, nullptr, 0);
 }
 
 TEST_F(task_commands, what_is_taken_can_be_given_back_to_the_device) {

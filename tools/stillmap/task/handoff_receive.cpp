@@ -35,6 +35,8 @@ void print(const handoff_receive_options &o, const checkpoint::memory_layout &l,
 }  // namespace
 
 outcome<exit_status> run_handoff_receive(const handoff_receive_options &o) {
+  if (!o.hold && !o.save.empty()) return fail(exit_usage, "either --free or --save");
+  STILLMAP_RETURN_IF_ERROR(check_save(o.save));
   STILLMAP_ASSIGN_OR_RETURN(auto waiter, signal_waiter::create());
   signal_waiter &end = *waiter;
   STILLMAP_ASSIGN_OR_RETURN(const auto d, open_device(o.driver));
@@ -78,8 +80,10 @@ outcome<exit_status> run_handoff_receive(const handoff_receive_options &o) {
     print(o, memory->layout(), from, "");
     return exit_ok;
   }
-  return hold(d, *memory, std::move(*control), {}, end,
-              [&](const std::string &at) { print(o, memory->layout(), from, at); });
+  hold_options held;
+  held.save = o.save;
+  held.ready = [&](const std::string &at) { print(o, memory->layout(), from, at); };
+  return hold(d, *memory, std::move(*control), std::move(held), end);
 }
 
 }  // namespace stillmap::tool

@@ -1,19 +1,80 @@
 #include "tools/stillmap/task/hold.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <set>
+
+#include "stillmap/checkpoint/control/client.h"
+#include "tools/stillmap/common/size.h"
+#include "tools/stillmap/common/text.h"
+#include "tools/stillmap/task/request.h"
 
 namespace stillmap::tool {
 namespace {
 
-bool is_empty(const device &d, const checkpoint::memory_layout &l) {
-  for (const auto &b : l.blocks) {
-    for (const mapping_record &m : d.space().mappings(b.range)) {
-      if (m.state == mapping_state::mapped) return false;
+// The tags whose memory is still here, mapped or suspended. A tag leaves as a whole.
+class held_tags {
+ public:
+  explicit held_tags(const checkpoint::memory_layout &l) : layout_(l) {
+    for (const auto &b : l.blocks) {
+      if (l.mapped_bytes(b.range) != 0) left_.insert(b.tag);
     }
   }
+  // Returns whether none is left.
+  bool release(std::span<const std::string> tags) {
+    const std::lock_guard lock(mutex_);
+    for (const std::string &t : tags) left_.erase(t);
+    return left_.empty();
+  }
+  std::vector<std::string> left() const {
+    const std::lock_guard lock(mutex_);
+    return {left_.begin(), left_.end()};
+  }
+  // "16.0 MiB (weights, cache)"
+  std::string text() const {
+    std::size_t bytes = 0;
+    const std::vector<std::string> tags = left();
+    for (const std::string &t : tags) {
+      for (const virtual_range &r : layout_.tagged(t)) bytes += layout_.mapped_bytes(r);
+    }
+    return printable(fmt::format("{} ({})", format_bytes(bytes), join(tags, ", ")));
+  }
+
+ private:
+  const checkpoint::memory_layout &layout_;
+  mutable std::mutex mutex_;
+  std::set<std::string> left_;
+};
+
+// By a request to our own server, as any other: it is refused while another one is carried out.
+bool save(const std::string &control, const held_tags &held, const std::string &image) {
+  const std::string what = held.text();
+  fmt::print(stderr, "stillmap: asked to end: saving {} as {}\n", what, image);
+  const auto written =
+      control::client(control).snapshot({.tags = held.left(), .path = absolute(image)});
+  if (!written) {
+    fmt::print(stderr, "stillmap: {}: not saved: {}\n", image,
+               printable(written.error().message()));
+    return false;
+  }
+  fmt::print(stderr, "stillmap: ok: {}: saved {}\n", image, what);
   return true;
+}
+
+void warn(const std::string &control, const held_tags &held) {
+  fmt::print(stderr,
+             "stillmap: asked to end, but {} is here only and would be lost. Still holding it.\n"
+             "  To save it:  stillmap task snapshot {} --all -o IMAGE\n"
+             "  To send it:  stillmap task handoff send, or stillmap task migrate send, {} ...\n"
+             "  To lose it:  ask again (Ctrl-C, or kill {})\n",
+             held.text(), control, control, ::getpid());
 }
 
 }  // namespace
@@ -24,23 +85,42 @@ outcome<control::server> reserve_control(const device &d, const std::string &con
   return about(control::server::create(d, control, std::move(options)), control);
 }
 
-exit_status hold(const device &d, const checkpoint::restored_memory &memory,
-                 control::server reserved, control::server_options options, signal_waiter &end,
-                 const std::function<void(const std::string &control)> &ready) {
-  options.task.released = [&](auto) {
-    if (is_empty(d, memory.layout())) end.request();
+outcome<void> check_save(const std::string &image) {
+  if (image.empty()) return {};
+  const std::filesystem::path path = absolute(image);
+  std::error_code unknown;
+  if (std::filesystem::exists(path, unknown)) {
+    return fail(exit_refused, fmt::format("--save: {}: the image exists already", image));
+  }
+  if (::access(path.parent_path().c_str(), W_OK | X_OK) == 0) return {};
+  return fail(make_system_error(errno, "--save", "the folder cannot be written", image).value());
+}
+
+outcome<exit_status> hold(const device &d, const checkpoint::restored_memory &memory,
+                          control::server reserved, hold_options options, signal_waiter &end) {
+  held_tags held(memory.layout());
+  options.server.task.released = [&](auto tags) {
+    if (held.release(tags)) end.finish();
   };
   const std::string control = reserved.address();
   { const control::server closed = std::move(reserved); }
-  const auto server = control::server::create(d, control, std::move(options));
-  if (server) {
-    ready(control);
-  } else {
-    fmt::print(stderr, "stillmap: {}: {}; the memory is held, but no request can reach it\n",
-               control, server.error().message());
+  {
+    const auto server = control::server::create(d, control, std::move(options.server));
+    if (server) {
+      options.ready(control);
+    } else {
+      fmt::print(stderr, "stillmap: {}: {}; the memory is held, but no request can reach it\n",
+                 control, server.error().message());
+    }
+    for (unsigned asked = 1; end.wait_for(asked) && !held.left().empty(); ++asked) {
+      if (!options.save.empty() && save(control, held, options.save)) return exit_ok;
+      if (asked > 1) break;
+      warn(control, held);
+    }
+    // The server may be sending the memory: its end waits for that.
   }
-  end.wait();
-  return server ? exit_ok : exit_failed;
+  if (held.left().empty()) return exit_ok;
+  return fail(exit_failed, "lost " + held.text() + ", which was here only");
 }
 
 }  // namespace stillmap::tool

@@ -15,11 +15,23 @@ namespace stillmap::tool {
 // request can reach must not be accepted at all. Errors: the address is in use, or not possible.
 outcome<control::server> reserve_control(const device &d, const std::string &control);
 
-// Runs a control server at that address until `end` is requested, or nothing of `memory` is left here.
-// `ready` is called when the server runs. If it cannot run all the same, that is reported, and the
-// memory is held: it exists nowhere else.
-exit_status hold(const device &d, const checkpoint::restored_memory &memory,
-                 control::server reserved, control::server_options options, signal_waiter &end,
-                 const std::function<void(const std::string &control)> &ready);
+// Checks that an image of this name can be written when it is needed. Empty: none is.
+// Errors: exit_refused (it exists), exit_not_found (no such folder), the system's.
+outcome<void> check_save(const std::string &image);
+
+struct hold_options {
+  control::server_options server;
+  // The image to save what is left as, when asked to end. Empty: ask again, and then lose it.
+  std::string save;
+  // Called when the control server runs. If it cannot run all the same, that is reported, and the
+  // memory is held: it exists nowhere else.
+  std::function<void(const std::string &control)> ready;
+};
+
+// Runs a control server at the reserved address until nothing of `memory` is left here, or until it is
+// asked to end: then it saves what is left, or says how to and waits to be asked again.
+// Errors: exit_failed (some of the memory is lost).
+outcome<exit_status> hold(const device &d, const checkpoint::restored_memory &memory,
+                          control::server reserved, hold_options options, signal_waiter &end);
 
 }  // namespace stillmap::tool

@@ -42,9 +42,11 @@ outcome<migration::received_memory> wait_for_task(migration::receiver &at,
     const std::string line = why ? printable(why->message()) : "";
     if (line != printed && !line.empty()) print_line("the task did not arrive: " + line);
     printed = line;
-    if (!task.error().is(errc::busy) || std::chrono::steady_clock::now() >= until) {
-      return fail(task.error().about(o.address));
-    }
+    if (task.error().is(errc::busy) && std::chrono::steady_clock::now() < until) continue;
+    // One may have arrived meanwhile, and its source has given it up.
+    at.close();
+    if (auto last = at.receive(std::chrono::milliseconds(0))) return std::move(*last);
+    return fail(task.error().about(o.address));
   }
 }
 
@@ -71,6 +73,7 @@ void print(const migrate_receive_options &o, const migration::received_memory &m
 
 outcome<exit_status> run_migrate_receive(const migrate_receive_options &o) {
   STILLMAP_RETURN_IF_ERROR(check_identity(o.identity));
+  STILLMAP_RETURN_IF_ERROR(check_save(o.save));
   STILLMAP_ASSIGN_OR_RETURN(auto waiter, signal_waiter::create());
   signal_waiter &end = *waiter;
   STILLMAP_ASSIGN_OR_RETURN(const auto identity, load_identity(o.identity));
@@ -92,13 +95,14 @@ outcome<exit_status> run_migrate_receive(const migrate_receive_options &o) {
                          fingerprint ? *fingerprint : fingerprint.error().message()));
   STILLMAP_ASSIGN_OR_RETURN(auto task, wait_for_task(receiver, o, end));
 
-  control::server_options server;
-  server.records = options.records;
-  server.id = task.task;
-  server.record = std::make_shared<migration::record_file>(std::move(task.record));
+  hold_options held;
+  held.server.records = options.records;
+  held.server.id = task.task;
+  held.server.record = std::make_shared<migration::record_file>(std::move(task.record));
+  held.save = o.save;
+  held.ready = [&](const std::string &at_address) { print(o, task, at_address); };
   // The receiver keeps running: the source may have to ask for the outcome.
-  return hold(d, task.memory, std::move(control), std::move(server), end,
-              [&](const std::string &at_address) { print(o, task, at_address); });
+  return hold(d, task.memory, std::move(control), std::move(held), end);
 }
 
 }  // namespace stillmap::tool

@@ -82,6 +82,13 @@ void add_snapshot(command &group) {
   c.json(o.json);
 }
 
+// Of the commands that hold memory.
+constexpr const char *end_help =
+    "Asked to end (Ctrl-C, SIGTERM, SIGHUP, the end of the pipe on standard input), it says what "
+    "would be lost and waits to be asked again; then it ends with status 1.";
+constexpr const char *save_help =
+    "when asked to end, save what is held as this image, and end with status 0";
+
 void add_handoff(command &group) {
   command &handoff =
       group.add("handoff", "Hand the memory of a process to another process on this machine.");
@@ -100,8 +107,8 @@ void add_handoff(command &group) {
   const auto [receive, received] =
       handoff.add("receive", run_handoff_receive,
                   "Receives memory from another process, and holds it. It prints the blocks, and "
-                  "runs a control server until SIGTERM, SIGINT, the end of the pipe on standard "
-                  "input, or until the memory has been handed on.");
+                  "runs a control server until the memory has been handed on. " +
+                      std::string(end_help));
   receive
       .argument(received.socket, "SOCKET",
                 "the socket to listen on: a path, or an abstract name after '@'")
@@ -110,6 +117,7 @@ void add_handoff(command &group) {
   receive.flag("--free", received.hold, "free the memory at once; its contents are lost", false);
   receive.text("--control", received.control, "SOCKET",
                "the control socket (default: SOCKET.control)");
+  receive.text("--save", received.save, "IMAGE", save_help);
   add_timeout_option(receive, received.timeout, "how long to wait for a sender (default: 3600)");
   receive.json(received.json);
   add_driver_options(receive, received.driver);
@@ -148,8 +156,8 @@ void add_migrate_receive(command &group) {
   const auto [c, o] = group.add(
       "receive", run_migrate_receive,
       "Receives a task's memory from another machine, and holds it. It prints the blocks, and runs "
-      "a control server until SIGTERM, SIGINT, the end of the pipe on standard input, or until the "
-      "memory has been handed or migrated on. It receives one task.");
+      "a control server until the memory has been handed or migrated on. It receives one task. " +
+          std::string(end_help));
   c.argument(
        o.address, "ADDRESS",
        "the address to listen on: [HOST]:PORT; without HOST all addresses, port 0: a free port")
@@ -159,6 +167,7 @@ void add_migrate_receive(command &group) {
          "the folder for ownership records, on storage that outlives the process")
       .required();
   c.text("--control", o.control, "SOCKET", "the control socket (default: @stillmap-PID)");
+  c.text("--save", o.save, "IMAGE", save_help);
   c.size("--max-bytes", o.max_bytes,
          "refuse a task with more memory (default: the device's memory)");
   add_timeout_option(c, o.timeout, "how long to wait for a task (default: 3600)");

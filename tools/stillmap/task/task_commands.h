@@ -64,7 +64,7 @@ struct handoff_send_options {
 outcome<exit_status> run_handoff_send(const handoff_send_options &o);
 
 struct handoff_receive_options {
-  std::string socket, control;
+  std::string socket, control, save;
   driver_options driver;
   double timeout = 3600;  // seconds
   bool hold = true, json = false;
@@ -90,7 +90,7 @@ struct migrate_send_options {
 outcome<exit_status> run_migrate_send(const migrate_send_options &o);
 
 struct migrate_receive_options {
-  std::string address, records, control;
+  std::string address, records, control, save;
   identity_options identity;
   driver_options driver;
   double timeout = 3600;  // seconds

@@ -55,20 +55,44 @@ void signal_waiter::watch() {
                   {over_.get(), POLLIN, 0},
                   {stdin_has_writer() ? STDIN_FILENO : -1, POLLIN, 0}};
   for (;;) {
-    if (::poll(all, 3, -1) < 0 && errno != EINTR) break;
+    if (::poll(all, 3, -1) < 0) {
+      if (errno == EINTR) continue;
+      return ask(1);
+    }
     if (all[1].revents != 0) return;
-    if (all[0].revents != 0) break;
+    if (all[0].revents != 0) {
+      signalfd_siginfo read[8];
+      const ssize_t n = ::read(signals_.get(), read, sizeof read);
+      if (n > 0) ask(static_cast<unsigned>(static_cast<std::size_t>(n) / sizeof read[0]));
+    }
     if (all[2].revents == 0) continue;
     char ignored[256];
     const ssize_t n = ::read(STDIN_FILENO, ignored, sizeof ignored);
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) break;
+    if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) continue;
+    all[2].fd = -1;
+    ask(1);
   }
-  request();
 }
 
-void signal_waiter::wait() {
+void signal_waiter::ask(unsigned times) {
+  {
+    const std::lock_guard lock(mutex_);
+    asked_ += times;
+  }
+  changed_.notify_all();
+  stop_.request_stop();
+}
+
+bool signal_waiter::wait_for(unsigned times) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, token(), [] { return false; });
+  changed_.wait(lock, [&] { return finished_ || asked_ >= times; });
+  return !finished_;
+}
+
+void signal_waiter::finish() {
+  const std::lock_guard lock(mutex_);
+  finished_ = true;
+  changed_.notify_all();
 }
 
 }  // namespace stillmap::tool

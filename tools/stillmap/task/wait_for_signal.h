@@ -1,5 +1,5 @@
-// Waits for the end of a long-running command: SIGTERM, SIGINT, SIGHUP, or the end of standard input
-// if that is a pipe or a socket.
+// Waits until a long-running command is asked to end: by SIGTERM, SIGINT, SIGHUP, or the end of standard
+// input if that is a pipe or a socket.
 #pragma once
 
 #include <condition_variable>
@@ -23,17 +23,24 @@ class signal_waiter {
   ~signal_waiter();
   signal_waiter(const signal_waiter &) = delete;
 
+  // Stop is requested as soon as the command has been asked to end.
   std::stop_token token() const { return stop_.get_token(); }
-  void request() { stop_.request_stop(); }
-  void wait();
+  // Waits until it has been asked this many times since the beginning. Signals of one kind that come
+  // faster than they are read count as one. False: finish() was called.
+  bool wait_for(unsigned times);
+  // The command has nothing more to do.
+  void finish();
 
  private:
   signal_waiter(owned_fd signals, owned_fd over);
   void watch();
+  void ask(unsigned times);
   owned_fd signals_, over_;
   std::stop_source stop_;
   std::mutex mutex_;
-  std::condition_variable_any changed_;
+  std::condition_variable changed_;
+  unsigned asked_ = 0;
+  bool finished_ = false;
   std::thread watcher_;
 };
 
