@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "stillmap/vmm/error.h"
 #include "stillmap/vmm/internal/fork_closed_fd.h"

@@ -2,6 +2,7 @@
 // disconnects, or the destination dies between commit and reply.
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <future>
@@ -276,6 +277,12 @@ TEST_F(migrations, what_is_refused_leaves_the_task_alone) {
   refused("certificate verify failed", [](auto &r) { r.fingerprints = {std::string(64, 'a')}; });
   refused("no directory for the ownership record", [](auto &r) { r.records.clear(); });
   refused("cannot be opened", [&](auto &r) { r.records = file("nowhere"); });
+  // Regression: the server waited for a writer of the pipe, for ever.
+  ASSERT_EQ(::mkfifo(file("pipe").c_str(), 0600), 0);
+  for (auto part :
+       {&migrate_request::certificate, &migrate_request::key, &migrate_request::authorities}) {
+    refused("not a regular file", [&](auto &r) { r.*part = file("pipe"); });
+  }
   refused("not an address", [](auto &r) { r.to = "here"; });
   refused("channels", [](auto &r) { r.channels = 65; });
   refused("at least one round", [](auto &r) { r.max_rounds = 0; });

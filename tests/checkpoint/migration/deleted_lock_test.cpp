@@ -37,7 +37,7 @@ class deleted_lock : public stillmap::testing::buffer_test {
     for (int i = 0; i < 6000 && !fs::exists(m.folder() + "/go"); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    const auto came = at->receive(std::chrono::milliseconds(0));
+    const auto came = at->receive(std::chrono::milliseconds(30'000));
     handoff::testing::say(
         1, came ? "runs here, epoch " + std::to_string(came->epoch) : came.error().message());
     std::this_thread::sleep_for(std::chrono::seconds(60));
