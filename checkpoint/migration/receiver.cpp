@@ -10,6 +10,7 @@
 #include "stillmap/checkpoint/migration/internal/connection_list.h"
 #include "stillmap/checkpoint/migration/internal/session.h"
 #include "stillmap/checkpoint/migration/migration.h"
+#include "stillmap/vmm/internal/creating_process.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/start_thread.h"
 #include "stillmap/vmm/internal/try.h"
@@ -51,6 +52,7 @@ class receiver::core {
   }
 
   std::string address() const { return acceptor_->address(); }
+  const creating_process &process() const { return process_; }
 
   result<received_memory> receive(std::chrono::milliseconds timeout,
                                   const std::stop_token &cancel) {
@@ -358,6 +360,7 @@ class receiver::core {
     changed_.notify_all();
   }
 
+  const creating_process process_;
   const device device_;
   const std::unique_ptr<acceptor> acceptor_;
   const receive_options options_;
@@ -408,7 +411,9 @@ result<receiver> receiver::create(const device &d, std::unique_ptr<acceptor> at,
 
 receiver::receiver(std::unique_ptr<core> c) : core_(std::move(c)) {}
 receiver::receiver(receiver &&) noexcept = default;
-receiver::~receiver() = default;
+receiver::~receiver() {
+  if (core_ && !core_->process().is_current()) (void)core_.release();
+}
 std::string receiver::address() const {
   return core_->address();
 }

@@ -17,9 +17,9 @@
 
 #include "stillmap/checkpoint/migration/internal/tls_context.h"
 #include "stillmap/checkpoint/migration/internal/tls_socket.h"
+#include "stillmap/vmm/internal/fork_closed_fd.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
-#include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap::migration {
 namespace {
@@ -70,6 +70,12 @@ result<addresses> resolve_host(const endpoint &e, bool listening) {
   return addresses(first);
 }
 
+// -1: none could be created, and errno says why.
+fork_closed_fd create_socket(const addrinfo &of) {
+  return fork_closed_fd::create(
+      [&] { return ::socket(of.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
+}
+
 std::string to_text(const sockaddr *address, socklen_t bytes) {
   char host[NI_MAXHOST], port[NI_MAXSERV];
   if (::getnameinfo(address, bytes, host, sizeof host, port, sizeof port,
@@ -94,7 +100,7 @@ status wait_for(int fd, short what, clock::time_point until) {
 
 class tls_channel final : public channel {
  public:
-  tls_channel(std::shared_ptr<const owned_context> context, owned_fd socket, bool accepting,
+  tls_channel(std::shared_ptr<const owned_context> context, fork_closed_fd socket, bool accepting,
               std::string address)
       : context_(std::move(context)),
         socket_(std::move(socket)),
@@ -233,7 +239,7 @@ class tls_channel final : public channel {
   }
 
   std::shared_ptr<const owned_context> context_;
-  owned_fd socket_;
+  fork_closed_fd socket_;
   const bool accepting_;
   std::atomic<bool> hello_received_{false};
   std::mutex mutex_;  // guards ssl_ after the handshake
@@ -254,7 +260,7 @@ class tls_transport final : public transport {
       const auto until = clock::now() + timeout;
       status last = system_error("the host has no address", EADDRNOTAVAIL);
       for (const addrinfo *a = found.get(); a != nullptr; a = a->ai_next) {
-        owned_fd s(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        fork_closed_fd s = create_socket(*a);
         if (s.get() < 0) {
           last = system_error("no socket could be created", errno);
           continue;
@@ -287,7 +293,7 @@ class tls_transport final : public transport {
 
 class tls_acceptor final : public acceptor {
  public:
-  tls_acceptor(owned_fd socket, std::string address, owned_context context)
+  tls_acceptor(fork_closed_fd socket, std::string address, owned_context context)
       : socket_(std::move(socket)),
         address_(std::move(address)),
         context_(std::make_shared<const owned_context>(std::move(context))) {}
@@ -298,8 +304,10 @@ class tls_acceptor final : public acceptor {
       for (;;) {
         sockaddr_storage from{};
         socklen_t bytes = sizeof from;
-        owned_fd s(::accept4(socket_.get(), reinterpret_cast<sockaddr *>(&from), &bytes,
-                             SOCK_CLOEXEC | SOCK_NONBLOCK));
+        auto s = fork_closed_fd::create([&] {
+          return ::accept4(socket_.get(), reinterpret_cast<sockaddr *>(&from), &bytes,
+                           SOCK_CLOEXEC | SOCK_NONBLOCK);
+        });
         if (s.get() >= 0) {
           return std::make_unique<tls_channel>(context_, std::move(s), true,
                                                to_text(reinterpret_cast<sockaddr *>(&from), bytes));
@@ -317,7 +325,7 @@ class tls_acceptor final : public acceptor {
   void shutdown() noexcept override { ::shutdown(socket_.get(), SHUT_RDWR); }
 
  private:
-  owned_fd socket_;
+  fork_closed_fd socket_;
   const std::string address_;
   const std::shared_ptr<const owned_context> context_;
 };
@@ -340,7 +348,7 @@ result<std::unique_ptr<acceptor>> create_tls_acceptor(const std::string &address
     STILLMAP_ASSIGN_OR_RETURN(owned_context context, create_tls_context(c, nullptr));
     STILLMAP_ASSIGN_OR_RETURN(const addresses found, resolve_host(at, true));
     const addrinfo *const a = found.get();
-    owned_fd s(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    fork_closed_fd s = create_socket(*a);
     const int on = 1;
     if (s.get() >= 0) ::setsockopt(s.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (s.get() < 0 || ::bind(s.get(), a->ai_addr, a->ai_addrlen) != 0 ||

@@ -36,12 +36,22 @@ fork_closed_fd::registry &fork_closed_fd::all() noexcept {
   return *everything;
 }
 
+std::mutex &fork_closed_fd::forks() noexcept {
+  return all().mutex_;
+}
+
+void fork_closed_fd::own(int fd) noexcept {
+  if (fd < 0) return;
+  fd_ = fd;
+  all().open_.push_back(*this);
+}
+
 fork_closed_fd fork_closed_fd::open(const char *path, int flags, unsigned mode) noexcept {
-  fork_closed_fd out;
-  const std::lock_guard lock(all().mutex_);
-  out.fd_ = ::open(path, flags | O_CLOEXEC, mode);
-  if (out.fd_ >= 0) all().open_.push_back(out);
-  return out;
+  return create([&] { return ::open(path, flags | O_CLOEXEC, mode); });
+}
+
+fork_closed_fd fork_closed_fd::adopt(int fd) noexcept {
+  return create([&] { return fd; });
 }
 
 fork_closed_fd::fork_closed_fd(fork_closed_fd &&other) noexcept {

@@ -1,7 +1,10 @@
-// A file descriptor that a forked child does not have. A lock of an open file (flock, F_OFD_SETLK) lasts
-// until the last copy of its descriptor is closed, so a child with a copy holds the lock after its
-// parent has died. O_CLOEXEC closes it only in a child that executes another program.
+// A file descriptor that a forked child does not have. A lock of an open file (flock, F_OFD_SETLK), the
+// address of a socket, and the room of an unlinked file last until the last copy of the descriptor is
+// closed, so a child with a copy keeps them after its parent has died. O_CLOEXEC closes it only in a
+// child that executes another program.
 #pragma once
+
+#include <mutex>
 
 #include "stillmap/vmm/linked_list.h"
 
@@ -15,6 +18,19 @@ class fork_closed_fd {
   // As ::open(), with O_CLOEXEC: where it fails, get() is -1 and errno says why. No fork() of another
   // thread runs meanwhile.
   static fork_closed_fd open(const char *path, int flags, unsigned mode = 0) noexcept;
+  // Owns what `make` returns, which sets O_CLOEXEC; where that is negative, errno says why. No fork() of
+  // another thread runs meanwhile, so `make` must not wait, and must not fork.
+  template <class Make>
+  static fork_closed_fd create(const Make &make) noexcept {
+    fork_closed_fd out;
+    {
+      const std::lock_guard lock(forks());
+      out.own(make());
+    }
+    return out;
+  }
+  // Owns an open descriptor. A child that was forked before has a copy of it.
+  static fork_closed_fd adopt(int fd) noexcept;
   fork_closed_fd(fork_closed_fd &&other) noexcept;
   fork_closed_fd &operator=(fork_closed_fd &&other) noexcept;
   ~fork_closed_fd();
@@ -25,6 +41,8 @@ class fork_closed_fd {
  private:
   class registry;
   static registry &all() noexcept;
+  static std::mutex &forks() noexcept;  // held across each fork
+  void own(int fd) noexcept;            // requires it, and that this one is empty
   void take(fork_closed_fd &other) noexcept;
 
   int fd_ = -1;

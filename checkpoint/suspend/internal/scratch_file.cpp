@@ -25,11 +25,11 @@ tl::unexpected<error> file_error(const char *reason, std::uint64_t bytes, int co
 }
 
 // On file systems without O_TMPFILE, creates a named file and unlinks it at once.
-owned_fd open_unnamed(const std::string &directory, int flags) {
-  owned_fd fd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600));
+fork_closed_fd open_unnamed(const std::string &directory, int flags) {
+  auto fd = fork_closed_fd::open(directory.c_str(), O_TMPFILE | O_RDWR | flags, 0600);
   if (fd.get() >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return fd;
   std::string name = directory + "/.stillmap-XXXXXX";
-  owned_fd named(::mkostemp(name.data(), O_CLOEXEC | flags));
+  auto named = fork_closed_fd::create([&] { return ::mkostemp(name.data(), O_CLOEXEC | flags); });
   if (named.get() >= 0) ::unlink(name.c_str());
   return named;
 }
@@ -55,7 +55,7 @@ void each_block(const std::byte *from, std::size_t bytes, std::size_t offset, Us
 }  // namespace
 
 result<scratch_file> scratch_file::create(const std::string &directory, std::size_t bytes) {
-  owned_fd fd = open_unnamed(directory, O_DIRECT);
+  fork_closed_fd fd = open_unnamed(directory, O_DIRECT);
   const bool direct = fd.get() >= 0 || errno != EINVAL;  // EINVAL: tmpfs before Linux 6.5
   if (!direct) fd = open_unnamed(directory, 0);
   const auto about_directory = [&](const char *reason) {

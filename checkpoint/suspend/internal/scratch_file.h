@@ -1,4 +1,5 @@
-// An unnamed temporary file (O_TMPFILE): it ceases to exist when it is closed or the process ends.
+// An unnamed temporary file (O_TMPFILE): it ceases to exist when it is closed or the process ends;
+// forked children do not have it.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/vmm/physical_memory.h"
+#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/internal/fork_closed_fd.h"
 
 namespace stillmap::checkpoint {
 
@@ -34,9 +36,9 @@ class scratch_file {
   bool direct() const { return direct_; }  // bypasses the page cache
 
  private:
-  scratch_file(owned_fd fd, bool direct, std::size_t blocks)
+  scratch_file(fork_closed_fd fd, bool direct, std::size_t blocks)
       : fd_(std::move(fd)), direct_(direct), checksums_(blocks) {}
-  owned_fd fd_;
+  fork_closed_fd fd_;
   bool direct_;
   std::vector<std::uint64_t> checksums_;
 };
