@@ -149,8 +149,8 @@ def _records_of(tensors: Mapping[str, torch.Tensor], tags: str | Sequence[str], 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """PyTorch warns of experimental layouts and types; subclasses answer operations otherwise than tensors."""
-    with warnings.catch_warnings(), torch._C.DisableTorchFunctionSubclass():
+    """PyTorch warns of experimental layouts and types; subclasses and modes, as of a default device, change operations."""
+    with warnings.catch_warnings(), torch._C.DisableTorchFunction():
         warnings.simplefilter("ignore")
         yield
 

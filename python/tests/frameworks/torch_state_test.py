@@ -63,7 +63,7 @@ class Kinds(TestCase):
 
 @needs("torch")
 class Snapshots(TestCase):
-    preamble = TENSORS
+    preamble = TENSORS + "import contextlib\n"
 
     def test_tensors_come_back_in_a_fresh_process(self):
         image = self.path("state.smi")
@@ -119,6 +119,27 @@ assert same(r["sparse"]._values(), r["values"])
 r["row"].data.copy_(torch.full((8,), 7.0))
 assert (r["a"].detach()[3].cpu() == 7).all() and r["none"].shape == (0,)
 """, image)
+
+    def test_under_every_mode(self):
+        self.program("""
+pool = st.pool("m")
+with pool.use():
+    p = torch.nn.Parameter(filled(12).view(torch.float32))
+    ix = torch.empty((2, 3), dtype=torch.int64, device="cuda")
+ix.copy_(torch.tensor([[0, 1, 1], [2, 0, 2]]))
+sparse = torch.sparse_coo_tensor(ix, p.detach(), (2, 3), check_invariants=False)
+modes = {"none": contextlib.nullcontext, "grad": torch.no_grad, "inference": torch.inference_mode,
+         "device": lambda: torch.device("meta")}
+for saved, save in modes.items():
+    with save():
+        st.snapshot(sys.argv[1] + saved, "m", tensors={"p": p, "sparse": sparse})
+    for restored, restore in modes.items():
+        with restore():
+            r = st.restore(sys.argv[1] + saved)
+        assert type(r["p"]) is torch.nn.Parameter and r["p"].requires_grad, (saved, restored)
+        assert r["sparse"].device.type == "cuda" and not r["sparse"].is_inference(), (saved, restored)
+        assert torch.equal(r["sparse"]._values().cpu(), p.detach().cpu()), (saved, restored)
+""", self.path("state.smi"), quiet=False)
 
     def test_refused_before_anything_is_written(self):
         self.program("""
