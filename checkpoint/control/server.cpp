@@ -14,6 +14,9 @@
 
 #include "stillmap/checkpoint/control/internal/connection_handler.h"
 #include "stillmap/checkpoint/control/internal/executor.h"
+#include "stillmap/checkpoint/handoff/listener.h"
+#include "stillmap/vmm/internal/creating_process.h"
+#include "stillmap/vmm/internal/fork_closed_fd.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/start_thread.h"
 #include "stillmap/vmm/internal/try.h"
@@ -29,7 +32,8 @@ using handoff::listener;
 
 class server::core {
  public:
-  core(const device &d, listener at, owned_fd wake, std::string address, server_options options)
+  core(const device &d, listener at, fork_closed_fd wake, std::string address,
+       server_options options)
       : options_(std::move(options)),
         address_(std::move(address)),
         listener_(std::move(at)),
@@ -46,6 +50,7 @@ class server::core {
   }
 
   const std::string &address() const { return address_; }
+  const creating_process &process() const { return process_; }
 
  private:
   struct served_connection {
@@ -62,10 +67,10 @@ class server::core {
       if (fds[1].revents != 0) break;
       if ((fds[0].revents & POLLIN) == 0) continue;
       auto accepted = with_host_memory(
-          server_op, [&] { return listener_.accept(std::chrono::milliseconds(0)); });
+          server_op, [&] { return listener_.accept_any(std::chrono::milliseconds(0)); });
       connections_.remove_if([](const served_connection &c) { return c.over.load(); });
       if (accepted) {
-        serve(std::move(*accepted));
+        if (is_allowed(*accepted)) serve(std::move(*accepted));
       } else if (!accepted.error().is(errc::busy)) {  // busy: the client is gone
         // The process lacks descriptors or memory. The connection stays in the backlog; polling
         // again at once would be a busy loop.
@@ -74,6 +79,19 @@ class server::core {
     }
     for (served_connection &c : connections_) c.thread.request_stop();
     connections_.clear();
+  }
+
+  // Before the connection takes a place that one of a permitted user needs.
+  bool is_allowed(connection &with) noexcept {
+    const handoff::peer_credentials &client = with.peer();
+    const status allowed = with_host_memory(server_op, [&]() -> status {
+      if (options_.allow ? options_.allow(client) : handoff::is_same_user_or_root(client))
+        return {};
+      return make_error(errc::not_supported, server_op,
+                        "this user may not control the process (its uid)", client.uid);
+    });
+    if (!allowed) refuse(with, allowed.error());
+    return allowed.has_value();
   }
 
   void serve(connection with) noexcept {
@@ -113,10 +131,11 @@ class server::core {
     return false;
   }
 
+  const creating_process process_;
   const server_options options_;
   const std::string address_;
   listener listener_;
-  owned_fd wake_;
+  fork_closed_fd wake_;
   executor executor_;
   std::list<served_connection> connections_;  // of thread_ only
   std::jthread thread_;
@@ -128,7 +147,7 @@ result<server> server::create(const device &d, const std::string &address, serve
       return make_error(errc::invalid_argument, server_op, "max_connections is 0");
     }
     STILLMAP_ASSIGN_OR_RETURN(listener at, listener::create(address));
-    owned_fd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    auto wake = fork_closed_fd::create([] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
     if (wake.get() < 0) return make_system_error(errno, server_op, "no eventfd could be created");
     try {
       return server(
@@ -141,7 +160,9 @@ result<server> server::create(const device &d, const std::string &address, serve
 
 server::server(std::unique_ptr<core> c) : core_(std::move(c)) {}
 server::server(server &&) noexcept = default;
-server::~server() = default;
+server::~server() {
+  if (core_ && !core_->process().is_current()) (void)core_.release();
+}
 const std::string &server::address() const {
   return core_->address();
 }

@@ -15,12 +15,13 @@ namespace stillmap::control {
 // Status is always answered. All other requests run one at a time; a request that arrives
 // meanwhile is refused as busy. A request that fails leaves everything as it was.
 // Threads: safe.
+// Fork:    the child has no server: its copy can be destroyed, which does nothing.
 class server {
  public:
   // Listens at `address`: a path, or an abstract name after '@'. Replaces a socket that a dead
   // process has left behind.
-  // Errors: busy (a process listens there; another has had the directory locked, by flock, for
-  //         2 s), invalid_argument (malformed address; no connections allowed), the system's.
+  // Errors: busy (a process listens there; another process has held the file PATH.lock for 2 s, or
+  //         another user owns it), invalid_argument (malformed address; no connections allowed), the system's.
   // Cost:   no driver call.
   static result<server> create(const device &d, const std::string &address,
                                server_options options = {});

@@ -40,7 +40,8 @@ struct server_callbacks {
 struct server_options {
   server_callbacks task;
   // Whether to serve this process. Empty: if it runs as the same user or as root. A process that is served can
-  // suspend, move and drop memory, and have files written with the rights of this process.
+  // suspend, move and drop memory, and have files written with the rights of this process. Called for each
+  // connection, on the thread that accepts them: it must not wait.
   std::function<bool(const handoff::peer_credentials &)> allow;
   // A fence after all work queued before quiesce. Empty: the server waits for the whole device.
   std::function<fence()> idle;

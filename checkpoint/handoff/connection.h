@@ -7,12 +7,17 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <stop_token>
 #include <string>
 #include <vector>
 
 #include "stillmap/vmm/physical_memory.h"
+
+namespace stillmap {
+class fork_closed_fd;
+}
 
 namespace stillmap::handoff {
 
@@ -35,7 +40,9 @@ struct message {
   std::vector<owned_fd> fds;
 };
 
-// Owner of one end of a connected stream socket. Threads: externally synchronised.
+// Owner of one end of a connected stream socket. A forked child of the process has none of it: each
+// call fails there.
+// Threads: externally synchronised.
 class connection {
  public:
   static constexpr std::uint16_t version = 1;
@@ -44,14 +51,20 @@ class connection {
   // Errors: invalid_argument (not a connected Unix stream socket), the system's.
   static result<connection> adopt(owned_fd socket);
   // Connects to a listener at `address`: a path, or '@' and an abstract name. Retries until a
-  // process listens there.
+  // process listens there. Where one listens that is busy with others (its backlog is full), retries
+  // for 1 s at least.
   // Errors: invalid_argument (no valid address), operation_canceled, the system's after `timeout`.
   static result<connection> connect(const std::string &address,
                                     std::chrono::milliseconds timeout = {},
                                     std::stop_token cancel = {});
+  // The same without waiting: also EAGAIN (the process is busy with others).
+  static result<connection> try_connect(const std::string &address);
+  connection(connection &&) noexcept;
+  connection &operator=(connection &&) noexcept;
+  ~connection();
 
   const peer_credentials &peer() const { return peer_; }
-  int fd() const { return socket_.get(); }  // to poll
+  int fd() const noexcept;  // to poll; -1 in a forked child
 
   // Errors: busy (no progress for `timeout`, or not all of it was taken before `by`),
   //         operation_canceled, the system's (EPIPE and ECONNRESET: the peer closed its end).
@@ -63,37 +76,32 @@ class connection {
   // Errors: as send; corrupt (not a message of this protocol, or of another version).
   result<message> receive(std::size_t limit, std::chrono::milliseconds timeout,
                           std::stop_token cancel, deadline by = deadline::max());
+  // The message that receive() would return, without waiting. Null: not all of it has come yet.
+  // Valid until the next call. Errors: as receive.
+  result<const message *> peek(std::size_t limit);
 
  private:
-  connection(owned_fd s, peer_credentials p) : socket_(std::move(s)), peer_(p) {}
-  status read(std::byte *to, std::size_t bytes, std::vector<owned_fd> *fds,
-              std::chrono::milliseconds timeout, const std::stop_token &cancel, deadline by);
-  owned_fd socket_;
+  friend class listener;
+  connection(std::unique_ptr<fork_closed_fd> socket, peer_credentials p) noexcept;
+  // Requires: the socket does not block.
+  static result<connection> over(std::unique_ptr<fork_closed_fd> socket);
+  status identify_peer();
+  result<bool> advance(std::size_t limit);
+  status check_header(std::size_t limit) const;
+  result<std::size_t> read(std::byte *to, std::size_t bytes, std::vector<owned_fd> *fds);
+  message take_incoming() noexcept;
+
+  struct header {
+    std::uint32_t magic;
+    std::uint16_t version, kind;
+    std::uint32_t bytes, fds;
+  };
+  std::unique_ptr<fork_closed_fd> socket_;
   peer_credentials peer_;
-};
-
-// Owner of a listening socket; a path that is still its own is unlinked in the end.
-// Threads: externally synchronised.
-class listener {
- public:
-  // Listens at `address`: a path, or '@' and an abstract name. Replaces a socket that a dead process
-  // has left behind. Locks the directory of the path meanwhile (flock), so that of several that
-  // start at once one succeeds.
-  // Errors: busy (the address is in use; another process has had the directory locked for 2 s:
-  //         the subject is then the directory), invalid_argument (no valid address), the system's.
-  static result<listener> create(const std::string &address);
-  listener(listener &&) noexcept = default;
-  listener &operator=(listener &&) = delete;
-  ~listener();
-  // Errors: busy (no connection within `timeout`), operation_canceled, the system's.
-  result<connection> accept(std::chrono::milliseconds timeout, std::stop_token cancel = {});
-  int fd() const { return socket_.get(); }  // to poll
-
- private:
-  listener(owned_fd s, std::string path) noexcept;
-  owned_fd socket_;
-  std::string path_;                      // empty: abstract
-  std::uint64_t device_ = 0, inode_ = 0;  // of the path
+  // The next message, as far as it has come.
+  header head_{};
+  message incoming_;
+  std::size_t arrived_ = 0;  // bytes of both
 };
 
 }  // namespace stillmap::handoff

@@ -12,6 +12,7 @@
 
 #include "stillmap/checkpoint/common/restored_memory.h"
 #include "stillmap/checkpoint/handoff/connection.h"
+#include "stillmap/checkpoint/handoff/listener.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
 
@@ -42,7 +43,8 @@ struct handoff_options {
   // For each message to or from the peer, as a whole. A receiver also waits this long for the
   // sender to become idle.
   std::chrono::milliseconds timeout{10'000};
-  // Whether to accept this peer. Default: its user must be ours.
+  // Whether to accept this peer. Default: its user must be ours, or root. The same rule belongs to
+  // listener::accept().
   std::function<bool(const peer_credentials &)> allow;
   // Takes effect until the memory changes its owner.
   std::stop_token cancel;

@@ -6,6 +6,7 @@
 #include "stillmap/checkpoint/handoff/internal/ownership_word.h"
 #include "stillmap/checkpoint/handoff/internal/session.h"
 #include "stillmap/vmm/context.h"
+#include "stillmap/vmm/internal/fork_closed_fd.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/page_pool.h"
@@ -66,7 +67,8 @@ class receiver {
     session_.reached(step::pages_received);
     STILLMAP_RETURN_IF_ERROR(memory_->map(pages_));
     session_.reached(step::mapped);
-    const owned_fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+    const auto pidfd = fork_closed_fd::create(
+        [] { return static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)); });
     const int fd = pidfd.get();
     STILLMAP_RETURN_IF_ERROR(session_.send(kind::ready, {}, {&fd, fd >= 0 ? 1U : 0U}));
     session_.reached(step::ready_sent);

@@ -6,6 +6,7 @@
 #include "stillmap/checkpoint/handoff/internal/process_end.h"
 #include "stillmap/checkpoint/handoff/internal/session.h"
 #include "stillmap/vmm/context.h"
+#include "stillmap/vmm/internal/fork_closed_fd.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/page_pool.h"
@@ -53,7 +54,7 @@ class sender {
     session_.reached(step::pages_sent);
     STILLMAP_ASSIGN_OR_RETURN(message ready, session_.receive(kind::ready, 0, 0, 1));
     if (!ready.fds.empty() && is_pidfd_of(ready.fds.front().get(), to_.peer().pid)) {
-      receiver_pidfd_ = std::move(ready.fds.front());
+      receiver_pidfd_ = fork_closed_fd::adopt(ready.fds.front().release());
     }
     session_.reached(step::ready_received);
     return {};
@@ -156,7 +157,7 @@ class sender {
   session session_;
   checkpoint::described_memory memory_;
   bool offered_ = false;
-  owned_fd receiver_pidfd_;  // readable when the receiver is dead
+  fork_closed_fd receiver_pidfd_;  // readable when the receiver is dead
 };
 
 }  // namespace

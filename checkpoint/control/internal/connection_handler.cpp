@@ -54,12 +54,6 @@ void connection_handler::serve() noexcept {
 }
 
 void connection_handler::serve_request() {
-  const handoff::peer_credentials &client = with_.peer();
-  if (!(options_.allow ? options_.allow(client) : handoff::is_same_user_or_root(client))) {
-    return refuse(with_, make_error(errc::not_supported, connection_handler_op,
-                                    "this user may not control the process (its uid)", client.uid)
-                             .value());
-  }
   const auto by = std::chrono::steady_clock::now() + options_.timeout;
   const auto request = with_.receive(max_request_bytes, options_.timeout, stop_, by);
   if (claimed_.exchange(true)) {

@@ -18,7 +18,8 @@ constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 }  // namespace
 
 result<ownership_word> ownership_word::create() {
-  owned_fd fd(::memfd_create("stillmap-handoff", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  auto fd = fork_closed_fd::create(
+      [] { return ::memfd_create("stillmap-handoff", MFD_CLOEXEC | MFD_ALLOW_SEALING); });
   if (fd.get() < 0)
     return make_system_error(errno, ownership_word_op, "shared memory cannot be created");
   if (::ftruncate(fd.get(), word_bytes) != 0 || ::fcntl(fd.get(), F_ADD_SEALS, seals) != 0) {
@@ -34,10 +35,10 @@ result<ownership_word> ownership_word::open(owned_fd fd) {
       ::fstat(fd.get(), &st) != 0 || st.st_size != static_cast<off_t>(word_bytes)) {
     return make_error(errc::corrupt, ownership_word_op, "the peer did not send an ownership word");
   }
-  return map(std::move(fd));
+  return map(fork_closed_fd::adopt(fd.release()));
 }
 
-result<ownership_word> ownership_word::map(owned_fd fd) {
+result<ownership_word> ownership_word::map(fork_closed_fd fd) {
   void *const at = ::mmap(nullptr, word_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (at == MAP_FAILED)
     return make_system_error(errno, ownership_word_op, "shared memory cannot be mapped");

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "stillmap/vmm/internal/fork_closed_fd.h"
 #include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap::handoff {
@@ -41,10 +42,10 @@ class ownership_word {
   struct unmap {
     void operator()(std::uint32_t *word) const;
   };
-  ownership_word(owned_fd fd, std::uint32_t *word) : fd_(std::move(fd)), word_(word) {}
-  static result<ownership_word> map(owned_fd fd);
+  ownership_word(fork_closed_fd fd, std::uint32_t *word) : fd_(std::move(fd)), word_(word) {}
+  static result<ownership_word> map(fork_closed_fd fd);
   bool change(ownership from, ownership to);
-  owned_fd fd_;
+  fork_closed_fd fd_;
   std::unique_ptr<std::uint32_t, unmap> word_;
 };
 

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <thread>
 
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap::handoff {
@@ -17,43 +18,69 @@ namespace {
 
 constexpr const char *socket_path_op = "handoff::connection";
 
-std::string directory_of(const std::string &path) {
-  const std::size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
+enum class lock_attempt { taken, another_process, another_user, again };
+
+tl::unexpected<error> held_too_long(lock_attempt why, std::string name) {
+  const error e{make_error_code(errc::busy),
+                socket_path_op,
+                why == lock_attempt::another_user
+                    ? "another user owns the lock file of the path: remove it, or use a directory "
+                      "that others cannot write"
+                    : "another process keeps the path locked: end it (fuser lists it), or use "
+                      "another path",
+                static_cast<std::uint64_t>(path_lock_timeout.count()),
+                0,
+                error_unit::milliseconds,
+                {}};
+  return tl::unexpected(e.about(std::move(name)));
+}
+
+result<lock_attempt> try_lock(fork_closed_fd &file, const char *name) {
+  // O_NONBLOCK: what has the name may be a FIFO.
+  file = fork_closed_fd::open(name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0600);
+  struct stat opened {
+  }, named{};
+  if (file.get() < 0) {
+    const int code = errno;
+    // Linux lets nobody open another user's file in a directory such as /tmp.
+    if (code == EACCES && ::lstat(name, &named) == 0) return lock_attempt::another_user;
+    return make_system_error(code, socket_path_op, "the lock file of the path cannot be opened",
+                             name);
+  }
+  if (::fstat(file.get(), &opened) != 0 || !S_ISREG(opened.st_mode) ||
+      opened.st_uid != ::geteuid()) {
+    return lock_attempt::another_user;
+  }
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK || errno == EINTR) return lock_attempt::another_process;
+    return make_system_error(errno, socket_path_op, "the lock file of the path cannot be locked",
+                             name);
+  }
+  // The process that had it locked before has removed the name.
+  const bool same =
+      ::lstat(name, &named) == 0 && named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
+  return same ? lock_attempt::taken : lock_attempt::again;
 }
 
 }  // namespace
 
-result<fork_closed_fd> lock_directory_of(const std::string &path) {
-  std::string directory = directory_of(path);
-  auto fd = fork_closed_fd::open(directory.c_str(), O_RDONLY | O_DIRECTORY);
-  if (fd.get() < 0) {
-    return make_system_error(errno, socket_path_op, "the directory of the socket cannot be opened",
-                             std::move(directory));
-  }
+result<path_lock> path_lock::take(const std::string &path) {
+  std::string name = path + ".lock";
+  fork_closed_fd file;
   // A stopped process keeps its locks, and no wait for one has a timeout.
-  const auto until = std::chrono::steady_clock::now() + directory_lock_timeout;
-  while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) {
-      return make_system_error(errno, socket_path_op,
-                               "the directory of the socket cannot be locked",
-                               std::move(directory));
-    }
-    if (std::chrono::steady_clock::now() >= until) {
-      const error e{make_error_code(errc::busy),
-                    socket_path_op,
-                    "another process keeps the directory locked: end it (fuser lists it), or use "
-                    "another directory",
-                    static_cast<std::uint64_t>(directory_lock_timeout.count()),
-                    0,
-                    error_unit::milliseconds,
-                    {}};
-      return tl::unexpected(e.about(std::move(directory)));
-    }
+  const auto until = std::chrono::steady_clock::now() + path_lock_timeout;
+  for (;;) {
+    STILLMAP_ASSIGN_OR_RETURN(const lock_attempt now, try_lock(file, name.c_str()));
+    if (now == lock_attempt::taken) return path_lock(std::move(file), std::move(name));
+    if (now == lock_attempt::again) continue;
+    if (std::chrono::steady_clock::now() >= until) return held_too_long(now, std::move(name));
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return fd;
+}
+
+// While it is still locked: afterwards the name is another process's. A forked child has no lock.
+path_lock::~path_lock() {
+  if (file_.get() >= 0) ::unlink(name_.c_str());
 }
 
 bool remove_stale_socket(const std::string &path) {

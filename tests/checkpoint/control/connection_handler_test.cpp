@@ -5,6 +5,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -210,6 +211,53 @@ TEST_F(connections, a_client_that_is_not_allowed_is_refused) {
   EXPECT_EQ(who.pid, ::getpid());
   EXPECT_FALSE(ask().suspend({"weights", backing_store::discard, ""}));
   EXPECT_EQ(seen(), words{});
+}
+
+// Regression: it took the place of a client that had not sent its request yet.
+TEST_F(connections, a_client_that_is_not_allowed_takes_no_place) {
+  std::atomic<int> asked{0};
+  server_options o;
+  o.timeout = patience;
+  o.max_connections = 1;
+  o.allow = [&](const handoff::peer_credentials &) { return asked++ == 0; };
+  start(std::move(o));
+  connection first = reach();  // accepted first: connections come in order
+  for (int i = 0; i < 20; ++i) {
+    connection foreign = reach();
+    const auto told = said(foreign);
+    ASSERT_FALSE(told);
+    EXPECT_TRUE(told.error().is(errc::not_supported)) << told.error().message();
+  }
+  [[maybe_unused]] const stillmap::status sent = first.send(
+      static_cast<std::uint16_t>(kind::status), encode(empty_request{}), {}, patience, {});
+  const auto told = said(first);
+  EXPECT_TRUE(told) << told.error().message();
+}
+
+// Regression: 16 of 25 requests of root failed.
+TEST_F(connections, of_another_user_keep_nobody_out) {
+  if (::geteuid() != 0 || !other_user(2)) {
+    GTEST_SKIP() << "needs root, and users that a user namespace maps, to be several users";
+  }
+  start();
+  std::atomic<bool> over{false};
+  std::atomic<int> refused{0};
+  std::vector<std::jthread> loops;
+  for (int i = 0; i < 3; ++i) {
+    loops.emplace_back([&] {
+      const other_user foreign(2);
+      while (!over) {
+        const auto c = connection::connect(where());
+        if (c) ++refused;
+      }
+    });
+  }
+  while (refused == 0) std::this_thread::yield();
+  for (int i = 0; i < 10; ++i) {
+    const auto s = ask().status();
+    EXPECT_TRUE(s) << s.error().message();
+  }
+  over = true;
 }
 
 TEST_F(connections, a_client_that_stalls_is_dropped_and_delays_no_other) {

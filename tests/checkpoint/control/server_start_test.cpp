@@ -1,4 +1,6 @@
 // Servers that start at the same address at once.
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -63,6 +65,18 @@ TEST_F(server_start, one_of_many_starts_and_stays_reachable) {
     started.clear();
     ASSERT_FALSE(std::filesystem::exists(path_)) << "the server leaves its socket behind";
   }
+}
+
+// Regression: anybody may lock a directory that all can read, as /tmp is; no server started there.
+TEST_F(server_start, a_locked_directory_keeps_none_from_starting) {
+  ASSERT_TRUE(std::filesystem::create_directory(path_));
+  {
+    const owned_fd folder(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    ASSERT_EQ(::flock(folder.get(), LOCK_EX | LOCK_NB), 0);
+    const auto started = server::create(dev(), path_ + "/control");
+    EXPECT_TRUE(started) << started.error().message();
+  }
+  EXPECT_TRUE(std::filesystem::remove(path_)) << "something is left in the directory";
 }
 
 // A server does not remove the socket of another that has its name now.

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "stillmap/checkpoint/handoff/listener.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/no_descriptors.h"
 #include "tests/support/no_stdin.h"
@@ -253,7 +254,7 @@ TEST(connection_address, is_a_path_or_an_abstract_name_of_limited_length) {
   ASSERT_TRUE(at) << at.error().message();
   const auto to = connection::connect(longest);
   ASSERT_TRUE(to) << to.error().message();
-  const auto from = at->accept(1s);
+  const auto from = at->accept_any(1s);
   ASSERT_TRUE(from) << from.error().message();
   EXPECT_EQ(from->peer().pid, ::getpid());
   EXPECT_EQ(from->peer().uid, ::getuid());
@@ -267,7 +268,7 @@ TEST(connection_address, without_descriptors_is_an_error_at_once) {
   const auto waiting = connection::connect(name);
   ASSERT_TRUE(waiting);
   const stillmap::testing::no_descriptors none;
-  const auto accepted = at->accept(5s);
+  const auto accepted = at->accept_any(5s);
   ASSERT_FALSE(accepted);
   EXPECT_EQ(accepted.error().code, std::errc::too_many_files_open) << accepted.error().message();
   const auto connected = connection::connect(name, 5s);
@@ -321,7 +322,7 @@ TEST(connection_address, is_tried_until_somebody_listens) {
   std::this_thread::sleep_for(20ms);
   auto at = listener::create(name);
   ASSERT_TRUE(at);
-  EXPECT_TRUE(at->accept(30s));
+  EXPECT_TRUE(at->accept_any(30s));
   early.join();
   EXPECT_TRUE(*to) << to->error().message();
   std::stop_source stop;
