@@ -74,6 +74,7 @@ class hostile_receiver : public stillmap::testing::buffer_test {
       handoff_options options;
       options.timeout = b.timeout;
       options.on_step = [&](step s) {
+        reached_ = s;
         if (theirs && s == step::layout_sent && !b.also) word.emplace(receive_word(*theirs));
         if (b.acts && word) b.acts(s, *word);
         if (b.commits && s == step::offer_sent) gets_ = word->commit();
@@ -82,14 +83,11 @@ class hostile_receiver : public stillmap::testing::buffer_test {
       std::atomic<bool> over{false};
       std::thread other;
       if (b.also) other = std::thread([&, to = theirs->fd()] { b.also(to, over); });
-      const auto begun = std::chrono::steady_clock::now();
       sent = send(dev(), mine, tags_, options);
-      took_ = std::chrono::steady_clock::now() - begun;
       over = true;
       if (other.joinable()) other.join();
     }
     ASSERT_EQ(sent.has_value(), gets_) << (sent ? "sent" : sent.error().message());
-    EXPECT_LT(took_, 5s);
     if (sent) {
       EXPECT_TRUE(sent->unmapped);
       EXPECT_EQ(dev().space().stats().mapped_bytes, 0u);
@@ -97,6 +95,7 @@ class hostile_receiver : public stillmap::testing::buffer_test {
       return;
     }
     EXPECT_NE(sent.error().reason[0], '\0');
+    timed_out_ = sent.error().is(errc::busy);
     EXPECT_EQ(small::wrong(dev()), "");
     EXPECT_EQ(before.more_now(driver()), "");
   }
@@ -135,8 +134,10 @@ class hostile_receiver : public stillmap::testing::buffer_test {
   }
 
   std::vector<std::string> tags_ = small::tags;
-  std::chrono::steady_clock::duration took_{};  // the last send()
-  bool gets_ = false;                           // whether its receiver took ownership
+  // Of the last send().
+  step reached_{};
+  bool timed_out_ = false;
+  bool gets_ = false;  // whether its receiver took ownership
   int cases_ = 0;
 
  private:
@@ -296,7 +297,7 @@ TEST_F(hostile_receiver, one_byte_at_a_time_is_bounded_by_the_timeout) {
   };
   hand_off(slow);
   EXPECT_FALSE(gets_);
-  EXPECT_LT(took_, 1s);
+  EXPECT_TRUE(timed_out_) << "else all of it has come";
   hand_off_again();
 }
 
@@ -304,14 +305,14 @@ TEST_F(hostile_receiver, one_byte_at_a_time_is_bounded_by_the_timeout) {
 TEST_F(hostile_receiver, urgent_bytes_are_bounded_by_the_timeout) {
   behaviour urgent{{}, 100ms, false};
   urgent.also = [](int socket, const std::atomic<bool> &over) {
-    for (int i = 0; i < 100 && !over; ++i) {
+    while (!over) {
       if (::send(socket, "!", 1, MSG_OOB | MSG_NOSIGNAL) != 1) return;  // before Linux 5.15
       std::this_thread::sleep_for(20ms);
     }
   };
   hand_off(urgent);
   EXPECT_FALSE(gets_);
-  EXPECT_LT(took_, 1s);
+  EXPECT_TRUE(timed_out_);
   hand_off_again();
 }
 
@@ -332,7 +333,8 @@ TEST_F(hostile_receiver, reading_slowly_is_bounded_by_the_timeout) {
   };
   hand_off(slow);
   EXPECT_FALSE(gets_);
-  EXPECT_LT(took_, 800ms);
+  EXPECT_TRUE(timed_out_);
+  EXPECT_EQ(reached_, step::greeted) << "it has read all of the layout";
 }
 
 }  // namespace

