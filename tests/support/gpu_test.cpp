@@ -1,6 +1,10 @@
 #include "tests/support/gpu_test.h"
 
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -21,6 +25,19 @@ bool gpu_required() {
 bool hostcuda_required() {
   return is_set_to("STILLMAP_DRIVER", "host");
 }
+// hostcuda leaves 512 MiB to the rest of the machine, and no test here needs more than this besides.
+constexpr std::uint64_t needed_host_memory = (std::uint64_t{512} << 20) + (std::uint64_t{1} << 30);
+
+// In bytes; nothing where the system does not tell.
+std::optional<std::uint64_t> available_host_memory() {
+  std::ifstream in("/proc/meminfo");
+  for (std::string line; std::getline(in, line);) {
+    unsigned long long kib = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %llu kB", &kib) == 1) return kib << 10;
+  }
+  return std::nullopt;
+}
+
 // By an exception: after FAIL() a derived fixture's SetUp would go on, without a driver.
 [[noreturn]] void end_test(const std::string &why) {
   throw std::runtime_error(why);
@@ -35,6 +52,13 @@ void device_test::SetUp() {
     if (gpu_required()) end_test("STILLMAP_REQUIRE_GPU=1, but " + loaded.error().message());
     if (hostcuda_required()) end_test("STILLMAP_DRIVER=host, but " + loaded.error().message());
     GTEST_SKIP() << "no driver: " << loaded.error().message();
+  }
+  if ((*loaded)->is_hostcuda()) {
+    const auto left = available_host_memory();
+    if (left && *left < needed_host_memory) {
+      GTEST_SKIP() << "the host has only " << (*left >> 20) << " MiB of memory left, and tests on "
+                   << "hostcuda need " << (needed_host_memory >> 20) << " MiB";
+    }
   }
   driver_ = *loaded;
   if (!on_hostcuda()) {
