@@ -16,15 +16,19 @@
 namespace stillmap {
 namespace {
 
+bool is_bare(const std::string &name) {
+  return name.find('/') == std::string::npos;
+}
+
 std::string path_of(const std::string &name) {
-  return name.find('/') == std::string::npos ? "/dev/shm/" + name : name;
+  return is_bare(name) ? "/dev/shm/" + name : name;
 }
 
 }  // namespace
 
 class shared_quota::ledger {
  public:
-  explicit ledger(std::string path) : path_(std::move(path)) {}
+  explicit ledger(const std::string &name) : path_(path_of(name)), only_own_(is_bare(name)) {}
   ~ledger() {
     constexpr const char *op = "shared_quota::~shared_quota";
     quota_slot found;
@@ -35,7 +39,7 @@ class shared_quota::ledger {
 
   status open(std::uint64_t limit) {
     constexpr const char *op = "shared_quota::open";
-    STILLMAP_RETURN_IF_ERROR(file_.open(path_.c_str(), op));
+    STILLMAP_RETURN_IF_ERROR(file_.open(path_.c_str(), only_own_, op));
     const ledger_lock locked(*this, op);
     STILLMAP_RETURN_IF_ERROR(locked.outcome());
     // A file without contents is new, unless participants use it.
@@ -245,6 +249,7 @@ class shared_quota::ledger {
   }
 
   const std::string path_;
+  const bool only_own_;
   quota_file file_;
   const std::uint32_t process_ = static_cast<std::uint32_t>(getpid());
   std::mutex mutex_;  // record locks do not exclude threads of one process
@@ -264,7 +269,7 @@ result<std::shared_ptr<shared_quota>> shared_quota::open(const std::string &name
   if (name.empty()) return make_error(errc::invalid_argument, op, "the name is empty");
   return with_host_memory(op, [&]() -> result<std::shared_ptr<shared_quota>> {
     // All host memory first: a file that is created is kept.
-    std::shared_ptr<shared_quota> made(new shared_quota(std::make_unique<ledger>(path_of(name))));
+    std::shared_ptr<shared_quota> made(new shared_quota(std::make_unique<ledger>(name)));
     STILLMAP_RETURN_IF_ERROR(made->ledger_->named(made->ledger_->open(limit)));
     return made;
   });

@@ -47,12 +47,14 @@ class shared_quota final : public memory_quota {
 
   // Opens the quota `name`, and creates it with a limit of `limit` bytes if it does not exist.
   // `name` is a file name, which is placed in /dev/shm, or a path. The file is readable and
-  // writable for its owner only; participants of other users need a path to a file that they may
-  // write. `limit` 0 accepts the limit of the existing quota.
+  // writable for its owner only. In /dev/shm, where everybody creates files, no link is followed, and
+  // a file that another user owns or may write is refused; participants of other users need a path
+  // to a file that they may write. `limit` 0 accepts the limit of the existing quota.
   // Errors: invalid_argument (empty name; the quota exists with another limit: value, limit, in
   //         bytes; it does not exist and `limit` is 0), busy (value: participants), corrupt (the
   //         file is not a quota: value is its size), the system's (EFBIG: RLIMIT_FSIZE is smaller
-  //         than the ledger, 16 KB).
+  //         than the ledger, 16 KB; of a file name, ELOOP: it is a link, EPERM: another user owns
+  //         the file or may write it).
   static result<std::shared_ptr<shared_quota>> open(const std::string &name, std::uint64_t limit);
   ~shared_quota() override;  // releases this participant's reservation
   shared_quota(const shared_quota &) = delete;

@@ -58,9 +58,20 @@ bool holds_ledger_lock(std::uint32_t process, unsigned long long inode) {
 
 }  // namespace
 
-status quota_file::open(const char *path, const char *op) {
-  file_ = fork_closed_fd::open(path, O_RDWR | O_CREAT, 0600);
+status quota_file::open(const char *path, bool only_own, const char *op) {
+  // O_NONBLOCK: what has the name may be a FIFO.
+  const int flags = O_RDWR | O_CREAT | O_NONBLOCK | (only_own ? O_NOFOLLOW : 0);
+  file_ = fork_closed_fd::open(path, flags, 0600);
   if (!is_open()) return make_system_error(errno, op, "the file cannot be opened");
+  struct stat st = {};
+  if (::fstat(file_.get(), &st) != 0)
+    return make_system_error(errno, op, "the file's owner cannot be read");
+  if (!S_ISREG(st.st_mode)) return make_error(errc::corrupt, op, "it is not a regular file");
+  if (only_own && (st.st_uid != ::geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
+    return make_system_error(EPERM, op,
+                             "another user owns the file or may write it: remove it, use another "
+                             "name, or give the path of a file that you share");
+  }
   // A write beyond the limit would end the process.
   if (is_within_file_size_limit(sizeof(quota_table))) return {};
   return make_system_error(EFBIG, op, "RLIMIT_FSIZE is smaller than the ledger");

@@ -55,8 +55,9 @@ struct quota_table {
 // Threads: externally synchronised, but for is_open().
 class quota_file {
  public:
-  // Creates the file where there is none.
-  status open(const char *path, const char *op);
+  // Creates the file where there is none. `only_own`: in a directory where others create files too;
+  // follows no link, and takes no file that another user owns or may write.
+  status open(const char *path, bool only_own, const char *op);
   bool is_open() const { return file_.get() >= 0; }  // false in a forked child
 
   // Gives a new file its size. A file of another size is none of ours.

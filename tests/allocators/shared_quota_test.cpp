@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "stillmap/allocators/internal/quota_file.h"
+#include "tests/support/unique_name.h"
 
 namespace stillmap {
 namespace {
@@ -107,6 +109,51 @@ TEST_F(shared_quota_test, a_file_that_is_something_else_stays_as_it_is) {
   std::string text;
   std::getline(std::ifstream(path_), text);
   EXPECT_EQ(text, "my diary");
+}
+
+// A bare name, which is a file in /dev/shm: everybody can create one there.
+class shared_quota_name : public ::testing::Test {
+ protected:
+  void TearDown() override { (void)::unlink(planted_.c_str()); }
+  const std::string name_ = testing::unique_name("stillmap-quota");
+  const std::string planted_ = "/dev/shm/" + name_;
+};
+
+// Regression: the ledger was written into the file that the link names.
+TEST_F(shared_quota_name, that_is_a_link_is_refused) {
+  const std::string victim = ::testing::TempDir() + name_;
+  std::ofstream(victim).flush();
+  ASSERT_EQ(::symlink(victim.c_str(), planted_.c_str()), 0);
+  const auto q = shared_quota::open(name_, 100);
+  ASSERT_FALSE(q);
+  EXPECT_EQ(q.error().code, std::errc::too_many_symbolic_link_levels) << q.error().message();
+  EXPECT_EQ(std::filesystem::file_size(victim), 0u);
+  std::filesystem::remove(victim);
+}
+
+// Regression: others who may write it decide what everybody has left.
+TEST_F(shared_quota_name, that_others_may_write_is_refused) {
+  ASSERT_TRUE(shared_quota::open(name_, 100));
+  ASSERT_TRUE(shared_quota::open(name_, 100)) << "one's own";
+  ASSERT_EQ(::chmod(planted_.c_str(), 0666), 0);
+  const auto q = shared_quota::open(name_, 100);
+  ASSERT_FALSE(q);
+  EXPECT_EQ(q.error().code, std::errc::operation_not_permitted) << q.error().message();
+}
+
+TEST_F(shared_quota_name, that_another_user_owns_is_refused) {
+  ASSERT_TRUE(shared_quota::open(name_, 100));
+  if (::chown(planted_.c_str(), 1, static_cast<gid_t>(-1)) != 0) {
+    GTEST_SKIP() << "needs root, and users that a user namespace maps, to give a file away";
+  }
+  const auto q = shared_quota::open(name_, 100);
+  ASSERT_FALSE(q);
+  EXPECT_EQ(q.error().code, std::errc::operation_not_permitted) << q.error().message();
+}
+
+TEST_F(shared_quota_name, that_is_a_pipe_is_refused) {
+  ASSERT_EQ(::mkfifo(planted_.c_str(), 0600), 0);
+  EXPECT_FALSE(shared_quota::open(name_, 100));
 }
 
 TEST_F(shared_quota_test, a_lower_limit_takes_nothing_away) {
