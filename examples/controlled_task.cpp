@@ -178,7 +178,7 @@ int main(int argc, char **argv) {
   // The task stays paused: no memory is mapped at its addresses any more.
   options.task.released = [](auto) { std::printf("the memory belongs to another process\n"); };
   const std::string socket =
-      argc > 1 ? argv[1] : "@stillmap-controlled-task-" + std::to_string(getpid());
+      argc > 1 ? argv[1] : "@stillmap-task-" + std::to_string(getpid()) + ".control";
   const auto server = example::must(control::server::create(d, socket, options));
   if (argc > 1) {
     std::printf("try: stillmap task status %s\n", socket.c_str());

@@ -1,8 +1,7 @@
 #include "stillmap/checkpoint/control/client.h"
 
-#include <unistd.h>
-
 #include "stillmap/checkpoint/control/internal/messages.h"
+#include "stillmap/checkpoint/control/internal/server_reply.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
@@ -40,13 +39,7 @@ result<bytes> exchange(const std::string &address, const client_options &options
   }
   STILLMAP_ASSIGN_OR_RETURN(
       auto server, handoff::connection::connect(address, options.connect_timeout, options.cancel));
-  // Anybody can listen at an abstract address, or in a folder that all may write. Root may operate
-  // every user's task.
-  if (::geteuid() != 0 && !handoff::is_same_user_or_root(server.peer())) {
-    return make_error(errc::not_supported, client_op,
-                      "a process of another user listens at the address (its uid)",
-                      server.peer().uid);
-  }
+  STILLMAP_RETURN_IF_ERROR(check_server_user(server));
   const auto begun = std::chrono::steady_clock::now();
   const status sent = server.send(static_cast<std::uint16_t>(q.what), q.body, {}, options.timeout,
                                   options.cancel, begun + options.timeout);
@@ -57,12 +50,8 @@ result<bytes> exchange(const std::string &address, const client_options &options
         server.receive(max_response_bytes, sent ? q.response_timeout : std::chrono::milliseconds(0),
                        options.cancel, begun + options.timeout + q.response_timeout);
     if (!m) return tl::unexpected(sent ? m.error() : sent.error());
-    const auto k = static_cast<kind>(m->kind);
-    if (k == kind::response) return std::move(m->body);
-    if (k == kind::refusal) return tl::unexpected(decode_refusal(m->body));
-    if (k != q.progress || !q.on_progress) {
-      return make_error(errc::corrupt, client_op, "unexpected kind of message", m->kind);
-    }
+    const bool is_progress = q.on_progress && static_cast<kind>(m->kind) == q.progress;
+    if (!is_progress) return response_in(std::move(*m));
     STILLMAP_RETURN_IF_ERROR(q.on_progress(m->body));
   }
 }

@@ -1,4 +1,5 @@
 // stillmap task, and image restore, with a process that runs a control server.
+#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -12,6 +13,7 @@
 
 #include "stillmap/checkpoint/control/client.h"
 #include "stillmap/checkpoint/control/server.h"
+#include "stillmap/checkpoint/handoff/internal/wire.h"
 #include "tests/checkpoint/control/memory.h"
 #include "tests/support/buffer_test.h"
 #include "tests/tool/command_test.h"
@@ -289,9 +291,15 @@ TEST_F(task_commands, what_is_taken_can_be_given_back_to_the_device) {
 TEST_F(task_commands, a_connection_without_memory_does_not_end_a_receiver) {
   const std::string receiver = new_place();
   start_receiver(receiver, "--free");
+  constexpr std::chrono::seconds timeout(30);
   {
-    const auto stray = handoff::connection::connect(receiver, std::chrono::seconds(30));
+    const auto stray = handoff::connection::connect(receiver, timeout);
     ASSERT_TRUE(stray) << stray.error().message();
+    auto liar = handoff::connection::connect(receiver, timeout);
+    ASSERT_TRUE(liar) << liar.error().message();
+    const handoff::hello hello{handoff::role::sender, dev().uuid(), page()};
+    ASSERT_TRUE(liar->send(static_cast<std::uint16_t>(handoff::kind::hello), encode(hello), {},
+                           timeout, {}));
   }
   expect(run("task handoff send " + where_ + " --tag weights --to " + receiver), 0,
          {"now owned by process "});
@@ -300,6 +308,26 @@ TEST_F(task_commands, a_connection_without_memory_does_not_end_a_receiver) {
   EXPECT_NE(said.find("process " + std::to_string(::getpid()) + " offers no memory: "),
             std::string::npos)
       << said;
+}
+
+// Regression: it spoke to every socket, which ended receivers that accept once.
+TEST_F(task_commands, listing_speaks_to_control_sockets_only) {
+  const std::string abstract = new_place(), path = file("handoff"), control = file("task.control");
+  auto one = handoff::listener::create(abstract + "-receiver");
+  auto two = handoff::listener::create(path);
+  auto served = control::server::create(*device_, control);
+  auto other = control::server::create(*device_, abstract + ".control");
+  ASSERT_TRUE(one && two && served && other);
+  for (const char *json : {"", "--json "}) {
+    const ran r = run(std::string("task list ") + json + "'" + folder_.string() + "'");
+    expect(r, 0, {control, abstract + ".control"});
+    EXPECT_EQ(r.out.find(abstract + "-receiver"), std::string::npos) << r.out;
+    EXPECT_EQ(r.out.find(path + ' '), std::string::npos) << r.out;
+  }
+  for (const handoff::listener *at : {&*one, &*two}) {
+    pollfd p{at->fd(), POLLIN, 0};
+    EXPECT_EQ(::poll(&p, 1, 0), 0) << "it was connected to";
+  }
 }
 
 TEST_F(task_commands, who_is_not_there_is_named) {

@@ -2,10 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
+#include "stillmap/checkpoint/control/status_query.h"
 #include "stillmap/vmm/internal/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/task/request.h"
@@ -15,23 +18,45 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// How long all of them may take together.
+constexpr std::chrono::milliseconds list_timeout{1'000};
+
+// By their names, because connecting to a socket of another kind may disturb the process there.
+struct found_sockets {
+  std::vector<std::string> control;
+  std::size_t others = 0;  // in the folders
+};
+
+bool is_control_socket(std::string_view name) {
+  return name.ends_with("control");
+}
+
 // Abstract names of ours on which a process of this network namespace listens, and sockets in one of
 // the folders.
-outcome<std::vector<std::string>> control_sockets(const std::vector<std::string> &folders) {
+outcome<found_sockets> find_sockets(const std::vector<std::string> &folders) {
   constexpr const char *accepts = "00010000", *stream = "0001";
-  std::vector<std::string> out;
+  found_sockets found;
+  std::vector<std::string> &out = found.control;
   std::ifstream in("/proc/net/unix");
   for (std::string line; std::getline(in, line);) {
     std::istringstream words(line);
     std::string number, references, protocol, flags, type, state, inode, name;
     words >> number >> references >> protocol >> flags >> type >> state >> inode >> name;
-    if (flags == accepts && type == stream && name.starts_with("@stillmap")) out.push_back(name);
+    if (flags == accepts && type == stream && name.starts_with("@stillmap") &&
+        is_control_socket(name)) {
+      out.push_back(name);
+    }
   }
   for (const std::string &folder : folders) {
     std::error_code trouble;
     for (const auto &entry : fs::directory_iterator(folder, trouble)) {
       std::error_code ignored;
-      if (entry.is_socket(ignored)) out.push_back(entry.path().string());
+      if (!entry.is_socket(ignored)) continue;
+      if (is_control_socket(entry.path().native())) {
+        out.push_back(entry.path().string());
+      } else {
+        ++found.others;
+      }
     }
     if (trouble) {
       return fail(
@@ -41,13 +66,20 @@ outcome<std::vector<std::string>> control_sockets(const std::vector<std::string>
   }
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
-  return out;
+  return found;
 }
 
 struct task_found {
   std::string socket;
   result<control::process_status> status;
 };
+
+void print_others(std::size_t sockets) {
+  if (sockets == 0) return;
+  fmt::print(
+      "{} other socket{} in the folders: only those whose names end in 'control' are asked\n",
+      sockets, sockets == 1 ? "" : "s");
+}
 
 void print_json(const std::vector<task_found> &all) {
   json_writer json;
@@ -74,23 +106,23 @@ void print_json(const std::vector<task_found> &all) {
 }  // namespace
 
 outcome<exit_status> run_task_list(const task_list_options &o) {
-  STILLMAP_ASSIGN_OR_RETURN(const auto sockets, control_sockets(o.folders));
+  STILLMAP_ASSIGN_OR_RETURN(const auto sockets, find_sockets(o.folders));
+  STILLMAP_ASSIGN_OR_RETURN(auto statuses, control::query_status(sockets.control, list_timeout));
   std::vector<task_found> all;
   std::size_t width = 6;
-  for (const std::string &socket : sockets) {
-    width = std::max(width, socket.size());
-    control::client_options options;
-    options.timeout = std::chrono::seconds(1);
-    all.push_back({socket, control::client(socket, options).status()});
+  for (std::size_t i = 0; i < statuses.size(); ++i) {
+    width = std::max(width, sockets.control[i].size());
+    all.push_back({sockets.control[i], std::move(statuses[i])});
   }
   if (o.json) {
     print_json(all);
     return exit_ok;
   }
   if (all.empty()) {
-    fmt::print(
-        "no process listens on a socket @stillmap*{}\n",
-        o.folders.empty() ? "; name the folders of other control sockets" : " or in the folders");
+    fmt::print("no process listens on a socket @stillmap*control{}\n",
+               o.folders.empty() ? "; name the folders of other control sockets"
+                                 : ", or *control in the folders");
+    print_others(sockets.others);
     return exit_ok;
   }
   fmt::print("{:<{}}  {:>8}  tags      mapped   suspended  request\n", "socket", width, "pid");
@@ -110,6 +142,7 @@ outcome<exit_status> run_task_list(const task_list_options &o) {
                t.status->pid, t.status->tags.size(), format_bytes(mapped), format_bytes(suspended),
                job.empty() ? "-" : job);
   }
+  print_others(sockets.others);
   return exit_ok;
 }
 

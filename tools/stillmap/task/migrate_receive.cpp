@@ -80,7 +80,8 @@ outcome<exit_status> run_migrate_receive(const migrate_receive_options &o) {
   STILLMAP_ASSIGN_OR_RETURN(const auto d, open_device(o.driver));
   STILLMAP_ASSIGN_OR_RETURN(
       auto control,
-      reserve_control(d, o.control.empty() ? fmt::format("@stillmap-{}", ::getpid()) : o.control));
+      reserve_control(
+          d, o.control.empty() ? fmt::format("@stillmap-{}.control", ::getpid()) : o.control));
   STILLMAP_ASSIGN_OR_RETURN(auto at,
                             about(migration::create_tls_acceptor(o.address, identity), o.address));
   migration::receive_options options;

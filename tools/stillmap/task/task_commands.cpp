@@ -21,8 +21,9 @@ void add_task(command &c, task_options &into) {
 void add_list(command &group) {
   const auto [c, o] =
       group.add("list", run_task_list,
-                "Lists the running tasks. It finds processes that listen on an abstract socket "
-                "whose name begins with '@stillmap', or on a socket in one of the given folders.");
+                "Lists the running tasks. It finds processes that listen on a socket whose name "
+                "ends in 'control': an abstract one that begins with '@stillmap', or one in the "
+                "given folders. It connects to no other socket.");
   c.arguments(o.folders, "DIR", "folders with control sockets (default: none)");
   c.json(o.json);
 }
@@ -166,7 +167,7 @@ void add_migrate_receive(command &group) {
   c.text("--records", o.records, "DIR",
          "the folder for ownership records, on storage that outlives the process")
       .required();
-  c.text("--control", o.control, "SOCKET", "the control socket (default: @stillmap-PID)");
+  c.text("--control", o.control, "SOCKET", "the control socket (default: @stillmap-PID.control)");
   c.text("--save", o.save, "IMAGE", save_help);
   c.size("--max-bytes", o.max_bytes,
          "refuse a task with more memory (default: the device's memory)");
