@@ -183,17 +183,19 @@ result<driver *> driver_access::build(void *library, const std::string &path) {
 result<driver *> driver::load(std::string_view which) {
   return with_host_memory(load_op, [&]() -> result<driver *> {
     const bool by_system = which.empty() || which == "cuda";
-    const std::vector<std::string> candidates =
-        by_system         ? driver_search::system_candidates()
-        : which == "host" ? driver_search::hostcuda_candidates()
-                          : std::vector<std::string>{driver_search::as_path(std::string(which))};
+    const std::vector<std::string> candidates = by_system ? driver_search::system_candidates()
+                                                : which == "host"
+                                                    ? driver_search::hostcuda_candidates()
+                                                    : std::vector<std::string>{std::string(which)};
+    // dlopen() answers a bare name with any library of that SONAME that is open already.
+    const bool skip_known_host = by_system || which == driver_search::soname;
     loaded_drivers &all = loaded();
     const std::lock_guard lock(all.mutex);
     result<driver *> outcome =
         unusable(which == "host" ? "hostcuda was not found: STILLMAP_HOSTCUDA=path says where it is"
                                  : not_opened);
     for (const std::string &path : candidates) {
-      result<driver *> opened = open_locked(all, path, by_system);
+      result<driver *> opened = open_locked(all, path, skip_known_host);
       if (opened) return opened;
       // The error of a library that was opened is more useful than that of an absent one.
       if (opened.error().reason != not_opened) outcome = opened;

@@ -13,8 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char *soname = "libcuda.so.1";
-
 fs::path folder_of_executable() {
   std::error_code none;
   return fs::read_symlink("/proc/self/exe", none).parent_path();
@@ -48,10 +46,6 @@ void add_runfiles(std::vector<std::string> &out, const fs::path &folder) {
 
 }  // namespace
 
-std::string as_path(std::string file) {
-  return file.find('/') == std::string::npos ? "./" + file : file;
-}
-
 std::vector<std::string> system_candidates() {
   return {
       soname,  // LD_LIBRARY_PATH, ld.so.cache, the default folders
@@ -68,7 +62,7 @@ std::vector<std::string> system_candidates() {
 std::vector<std::string> hostcuda_candidates() {
   if (const char *given = ::secure_getenv("STILLMAP_HOSTCUDA");
       given != nullptr && *given != '\0') {
-    return {as_path(given)};  // named and missing is an error, not a reason to look elsewhere
+    return {given};  // named and missing is an error, not a reason to look elsewhere
   }
   std::vector<std::string> out;
   for (const fs::path &folder : {folder_of_this_library(), folder_of_executable()}) {

@@ -10,8 +10,7 @@ namespace stillmap::driver_search {
 std::vector<std::string> system_candidates();
 std::vector<std::string> hostcuda_candidates();
 
-// A path that dlopen() takes as a path: with a slash in it. A bare name could be answered with
-// another library of the same SONAME that the process has loaded already.
-std::string as_path(std::string file);
+// The file name of a machine's driver.
+inline constexpr const char *soname = "libcuda.so.1";
 
 }  // namespace stillmap::driver_search

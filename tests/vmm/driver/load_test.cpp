@@ -126,8 +126,36 @@ TEST(driver_candidates, are_not_looked_for_in_the_current_directory) {
   EXPECT_EQ(said.find("shared"), std::string::npos) << said;
 }
 
-TEST_F(driver_load, takes_a_bare_file_name_for_a_path) {
-  // Else the dynamic linker would answer with the hostcuda it has open under this very name.
+// Regression: STILLMAP_DRIVER=libcuda.so.1 opened the file of that name in the current directory.
+TEST_F(driver_load, looks_for_a_bare_file_name_as_the_dynamic_linker_does) {
+  constexpr const char *name = "libsomewhere.so", *variable = "STILLMAP_TEST_BARE";
+  if (std::getenv(variable) != nullptr) {
+    const auto found = driver::load(name);
+    std::printf("found %s\n", found ? (*found)->path().c_str() : found.error().message().c_str());
+    std::fflush(stdout);
+    ::_exit(0);
+  }
+  const scratch searched, current;
+  const std::string wanted = (searched / name).string();
+  fs::copy_file(driver().path(), wanted);
+  const auto said_in = [&](const fs::path &folder) {
+    return run_again("driver_load.looks_for_a_bare_file_name_as_the_dynamic_linker_does",
+                     [&] {
+                       ::setenv("STILLMAP_HOSTCUDA", fs::absolute(driver().path()).c_str(), 1);
+                       ::setenv("LD_LIBRARY_PATH", (searched / "").c_str(), 1);
+                       ::setenv(variable, "1", 1);
+                       return ::chdir(folder.c_str()) == 0;
+                     })
+        .said;
+  };
+  EXPECT_NE(said_in(current / "").find("found " + wanted + '\n'), std::string::npos);
+  std::ofstream(current / name) << "planted";
+  const std::string said = said_in(current / "");
+  EXPECT_NE(said.find("found " + wanted + '\n'), std::string::npos) << said;
+}
+
+// The dynamic linker has the hostcuda of this test open under this very name.
+TEST_F(driver_load, does_not_take_the_open_hostcuda_for_a_bare_name) {
   EXPECT_FALSE(driver::load("libcuda.so.1") == &driver());
 }
 
