@@ -1,6 +1,9 @@
 // The program `stillmap`: its last line of output, its exit status, and its errors for bad input.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -49,6 +52,28 @@ TEST_F(CliTest, AFileGrowsABufferInPlace) {
             "stillmap: ok: 5000003 bytes in 3 growths, 0 bytes copied, address unchanged");
   EXPECT_NE(r.out.find("by copying"), std::string::npos);
   EXPECT_EQ(content(folder_ / "deep/er/map.svg").rfind("<svg ", 0), 0u);
+}
+
+// Regression: the command read STILLMAP_DRIVER, and so loaded any library, with the rights of its owner.
+TEST_F(CliTest, ASetUserIdProgramDoesNotObeyItsCaller) {
+  const fs::path own = folder_ / "own";
+  fs::copy_file(program(), own);
+  struct statvfs at {};
+  if (::chown(own.c_str(), 1, static_cast<gid_t>(-1)) != 0 || ::chmod(own.c_str(), 04755) != 0 ||
+      ::statvfs(own.c_str(), &at) != 0 || (at.f_flag & ST_NOSUID) != 0) {
+    GTEST_SKIP() << "needs root, and users that a user namespace maps, to make such a program";
+  }
+  const auto says_of = [&](const fs::path &which) {
+    const std::string out = (folder_ / "said").string();
+    [[maybe_unused]] const int status = std::system(
+        ("STILLMAP_DRIVER=/planted/lib.so '" + which.string() + "' doctor >'" + out + "' 2>&1")
+            .c_str());
+    return content(out);
+  };
+  EXPECT_NE(says_of(program()).find("/planted"), std::string::npos);
+  const std::string said = says_of(own);
+  EXPECT_NE(said, "");
+  EXPECT_EQ(said.find("/planted"), std::string::npos) << said;
 }
 
 TEST_F(CliTest, SoDoesStandardInputFromAFile) {

@@ -49,7 +49,7 @@ bool call(const driver &drv, const char *name, Arguments... arguments) {
 }  // namespace
 
 outcome<driver *> choose_driver(const std::string &which) {
-  const char *const environment = std::getenv("STILLMAP_DRIVER");
+  const char *const environment = ::secure_getenv("STILLMAP_DRIVER");
   const std::string wanted = which.empty() && environment != nullptr ? environment : which;
   if (!wanted.empty()) return load_one(wanted);
   for (const char *const each : {"cuda", "host"}) {

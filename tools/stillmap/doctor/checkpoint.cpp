@@ -269,7 +269,7 @@ finding criu(const std::optional<std::string> &version, const std::string &kerne
 finding criu_here() {
   utsname kernel = {};
   ::uname(&kernel);
-  const char *const named = std::getenv("STILLMAP_CRIU");
+  const char *const named = ::secure_getenv("STILLMAP_CRIU");
   std::optional<std::string> version;
   for (const std::string &program :
        {std::string(named != nullptr ? named : "criu"), std::string("/usr/sbin/criu")}) {

@@ -45,7 +45,7 @@ std::vector<fs::path> folders_of_hostcuda() {
     out.push_back(here);
     out.push_back(here / "../lib/stillmap/hostcuda");
   }
-  if (const char *path = std::getenv("PATH"); path != nullptr)
+  if (const char *path = ::secure_getenv("PATH"); path != nullptr)
     for (const std::string &folder : split(path, ':'))
       if (!folder.empty()) out.emplace_back(folder);
   return out;

@@ -182,7 +182,7 @@ class trace_comparison {
     json_.field("capacity_bytes", capacity).begin_array("allocators");
     for (const target_kind &kind : target_kinds()) {
       // An allocator in a library of its own is compared where one is named.
-      if (kind.own_calls && std::getenv(torch_peer_variable) == nullptr) continue;
+      if (kind.own_calls && ::secure_getenv(torch_peer_variable) == nullptr) continue;
       replay_options o;
       o.kind = &kind;
       o.capacity = capacity;
@@ -268,7 +268,7 @@ class trace_comparison {
     o.capacity = capacity;
     for (const target_kind &kind : target_kinds()) {
       // `direct` holds what is live, which the picture has.
-      const bool there = !kind.own_calls || std::getenv(torch_peer_variable) != nullptr;
+      const bool there = !kind.own_calls || ::secure_getenv(torch_peer_variable) != nullptr;
       if (there && kind.make != make_direct) o.kinds.push_back(&kind);
     }
     STILLMAP_ASSIGN_OR_RETURN(

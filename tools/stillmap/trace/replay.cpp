@@ -198,7 +198,7 @@ outcome<exit_status> replay_one(const trace_replay_options &o, const device_trac
   const std::uint64_t before = physical_bytes(*drv).value_or(0);
   STILLMAP_ASSIGN_OR_RETURN(auto r, replay::run(d, plan, options));
   // A second replay, unless the requests of this process are being recorded.
-  if (!o.verify && !options.map && !r.oom && std::getenv("STILLMAP_RECORD") == nullptr) {
+  if (!o.verify && !options.map && !r.oom && ::secure_getenv("STILLMAP_RECORD") == nullptr) {
     replay_options each = options;
     each.request_times = true;
     STILLMAP_ASSIGN_OR_RETURN(const auto again, replay::run(d, plan, each));
