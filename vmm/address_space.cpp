@@ -10,6 +10,13 @@
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
+namespace {
+
+// Where addresses are short, a wish for many gets this part of the largest free range: the rest is for
+// others.
+constexpr std::size_t share_of_free_addresses = 16;
+
+}  // namespace
 
 address_space::address_space(device_state &d)
     : device_(d), ledger_(std::make_unique<ledger>(d.caps.page_bytes)) {
@@ -34,6 +41,12 @@ address_block::~address_block() {
 result<std::shared_ptr<address_block>> address_space::reserve(
     std::size_t bytes, std::size_t alignment, device_address hint, std::string tag,
     std::shared_ptr<suspension_listener> listener) {
+  return reserve_up_to(bytes, bytes, alignment, hint, std::move(tag), std::move(listener));
+}
+
+result<std::shared_ptr<address_block>> address_space::reserve_up_to(
+    std::size_t bytes, std::size_t least, std::size_t alignment, device_address hint,
+    std::string tag, std::shared_ptr<suspension_listener> listener) {
   constexpr const char *op = "address_space::reserve";
   const std::size_t page = device_.caps.page_bytes;
   if (!device_.caps.vmm) {
@@ -56,28 +69,64 @@ result<std::shared_ptr<address_block>> address_space::reserve(
         new address_block(device_, std::move(tag), std::move(listener)));
     block_map prepared{{0, {{}, block}}};
     auto known = prepared.extract(prepared.begin());
-    const context_guard guard(*device_.drv, device_.context());
-    STILLMAP_RETURN_IF_ERROR(guard.entered());
-    auto at = device_.drv->reserve_addresses(bytes, std::max(alignment, page), hint);
-    // Retiring mappings keep their addresses until they are unmapped.
-    if (!at && !at.error().is(errc::invalid_argument) && collect() != 0) {
-      at = device_.drv->reserve_addresses(bytes, std::max(alignment, page), hint);
-    }
-    if (!at) {
-      error e = at.error();
-      if (e.is(errc::address_space_exhausted)) e.limit = device_.caps.largest_reservation;
-      return tl::unexpected(e);
-    }
+    STILLMAP_ASSIGN_OR_RETURN(const auto at,
+                              find_addresses(bytes, least, std::max(alignment, page), hint));
     const std::lock_guard lock(mutex_);
-    block->range_ = {*at, bytes};
+    block->range_ = at;
     block->id_ = next_block_++;
-    known.key() = at->value();
+    known.key() = at.begin.value();
     known.mapped().end = block->range_.end();
     blocks_.insert(std::move(known));
-    stats_.reserved_bytes += bytes;
+    stats_.reserved_bytes += at.bytes;
     ++stats_.live_blocks;
     return block;
   });
+}
+
+// Reserves `bytes`, or fewer where those addresses are not free, but not fewer than `least`.
+result<virtual_range> address_space::find_addresses(std::size_t bytes, std::size_t least,
+                                                    std::size_t alignment, device_address hint) {
+  const driver &drv = *device_.drv;
+  const context_guard guard(drv, device_.context());
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
+  const std::lock_guard reserving(reserve_mutex_);
+  const auto reserve_now = [&](std::size_t n) {
+    return drv.reserve_addresses(n, alignment, hint).map([&](device_address at) {
+      return virtual_range{at, n};
+    });
+  };
+  result<virtual_range> found = reserve_now(bytes);
+  // Retiring mappings keep their addresses until they are unmapped.
+  if (!found && !found.error().is(errc::invalid_argument) && collect() != 0) {
+    found = reserve_now(bytes);
+  }
+  if (found || !found.error().is(errc::address_space_exhausted)) return found;
+  const std::size_t largest = largest_free(bytes, alignment);
+  const std::size_t wish = round_up(std::max(least, largest / share_of_free_addresses), alignment);
+  if (wish <= largest) found = reserve_now(wish);
+  if (found || !found.error().is(errc::address_space_exhausted)) return found;
+  error e = found.error();
+  e.reason = "no range of free addresses is that large: reserve less, or release reservations";
+  e.value = least;
+  e.limit = largest;
+  return tl::unexpected(e);
+}
+
+// The most bytes below `above` that can be reserved now. Requires: `above` cannot be; the context.
+std::size_t address_space::largest_free(std::size_t above, std::size_t alignment) const {
+  std::size_t free = 0;
+  while (above - free > alignment) {
+    const std::size_t middle = round_up(free + (above - free) / 2, alignment);
+    if (middle == above) break;
+    const auto at = device_.drv->reserve_addresses(middle, alignment, {});
+    if (at) {
+      report_if_failed(device_.drv->free_addresses({*at, middle}));
+      free = middle;
+    } else {
+      above = middle;
+    }
+  }
+  return free;
 }
 
 // The addresses from the block before to the block after one.

@@ -1,8 +1,8 @@
 // The ledger of one device: every reservation, every mapping, the retiring mappings, and the callbacks
 // that are run before and after a change. Inspection, checkpoints and pictures read it; hot paths do
 // not use it. docs/pages.md#the-ledger
-// Lock order: collect_mutex_ > mutex_ > page_pool::mutex_. Only collect_mutex_, which one thread
-// holds while it unmaps retired mappings, is held across driver calls.
+// Lock order: reserve_mutex_ > collect_mutex_ > mutex_ > page_pool::mutex_. Only the first two, under which
+// one thread reserves addresses and one unmaps retired mappings, are held across driver calls.
 #pragma once
 
 #include <atomic>
@@ -131,11 +131,18 @@ class address_space {
 
   // Reserves addresses. `bytes` and `alignment` as given; 0 alignment: the page size.
   // Errors: invalid_argument (zero, or not a multiple of the page size: limit = page size),
-  //         address_space_exhausted (limit = the largest the probe saw succeed).
-  // Threads: safe. Cost: one reserve.  conformance 2-9
+  //         address_space_exhausted (limit = the most bytes that can be reserved now: tried).
+  // Threads: safe. Cost: one reserve; where it fails, about 40 more to find the limit.
+  // conformance 2-9
   result<std::shared_ptr<address_block>> reserve(
       std::size_t bytes, std::size_t alignment, device_address hint, std::string tag,
       std::shared_ptr<suspension_listener> listener = nullptr);
+  // For a size that is a wish: where no `bytes` are free, reserves 1/16 of the largest range that is, so
+  // that others find addresses too, but at least `least` bytes.
+  // Errors, threads, cost: as reserve() of `least` bytes.
+  result<std::shared_ptr<address_block>> reserve_up_to(
+      std::size_t bytes, std::size_t least, std::size_t alignment, device_address hint,
+      std::string tag, std::shared_ptr<suspension_listener> listener = nullptr);
 
   // Performs the plan, all or nothing. remap.h
   status apply(remap_plan &&plan);
@@ -238,8 +245,12 @@ class address_space {
   virtual_range between_neighbours_locked(block_map::const_iterator block) const;
   bool records_any(virtual_range range) const;
   void notify(backing_event::phase when, const address_block &block, virtual_range range) const;
+  result<virtual_range> find_addresses(std::size_t bytes, std::size_t least, std::size_t alignment,
+                                       device_address hint);
+  std::size_t largest_free(std::size_t above, std::size_t alignment) const;
 
   device_state &device_;
+  std::mutex reserve_mutex_;  // a trial of one thread holds the addresses that another one asks for
   std::mutex collect_mutex_;
   mutable std::mutex mutex_;
   block_map blocks_;

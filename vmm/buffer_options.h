@@ -15,8 +15,10 @@ class page_pool;
 
 // Every member has an initialiser, so that {.reserve_bytes = n} compiles without a warning.
 struct buffer_options {
-  // Address space to reserve, in bytes; rounded up to pages. 0: as much as the device has memory.
-  // Reserving costs no memory. Growing past it extends or moves the reservation, never the data.
+  // Address space to reserve, in bytes; rounded up to pages. It is reserved, or create() fails. 0: as much
+  // as the device has memory; less where many reservations share the addresses, or few are free, and at
+  // least one page. Reserving costs no memory. Growing past it extends or moves the reservation, never
+  // the data.
   std::size_t reserve_bytes = 0;
   // The name of the buffer's group, which is the unit of suspend and snapshot.
   std::string tag{};

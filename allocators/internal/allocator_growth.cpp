@@ -278,20 +278,13 @@ status allocator_core::reserve_addresses(arena &a, std::size_t bytes, address_zo
   if (a.id > arenas_with_ample_addresses || zone == address_zone::small) {
     generous = std::min(generous, std::max(a.extents.reserved_bytes(zone), first_reservation));
   }
-  std::size_t wanted = std::max(least, round_up(generous, unit));
-  for (;;) {
-    auto block = device_.space().reserve(wanted, unit, next_hint_, options_.tag, hold_);
-    if (block) {
-      // The next ones follow, so that all lie where the user wants them.
-      if (next_hint_.value() != 0) next_hint_ = (*block)->range().end();
-      enter(a, std::move(*block), zone);
-      return {};
-    }
-    if (wanted == least || !block.error().is(errc::address_space_exhausted)) {
-      return tl::unexpected<error>(block.error());
-    }
-    wanted = std::max(least, round_up(wanted / 2, unit));
-  }
+  const std::size_t wanted = std::max(least, round_up(generous, unit));
+  STILLMAP_ASSIGN_OR_RETURN(auto block, device_.space().reserve_up_to(
+                                            wanted, least, unit, next_hint_, options_.tag, hold_));
+  // The next ones follow, so that all lie where the user wants them.
+  if (next_hint_.value() != 0) next_hint_ = block->range().end();
+  enter(a, std::move(block), zone);
+  return {};
 }
 
 // If the host has no memory for it, the addresses are given back.

@@ -226,14 +226,15 @@ void bind_buffer(nb::module_ &m) {
       "only "
       "calls\n"
       "that say so (close, shrink_to_fit, decommit, relocate=True) take memory from them.");
-  c.def("__init__", &construct_buffer, nb::arg("nbytes") = 0, nb::kw_only(), nb::arg("device") = 0,
-        nb::arg("reserve") = 0, nb::arg("tag") = "", nb::arg("map_ahead") = 0,
-        nb::arg("peer_devices") = std::vector<int>{}, nb::arg("hint") = 0,
-        "reserve: bytes of address space, which cost no memory; 0: as much as the device has "
-        "memory.\n"
-        "map_ahead: bytes that a thread keeps mapped beyond nbytes. hint: the preferred address, "
-        "for\n"
-        "memory that another process restores (docs/python.md).");
+  c.def(
+      "__init__", &construct_buffer, nb::arg("nbytes") = 0, nb::kw_only(), nb::arg("device") = 0,
+      nb::arg("reserve") = 0, nb::arg("tag") = "", nb::arg("map_ahead") = 0,
+      nb::arg("peer_devices") = std::vector<int>{}, nb::arg("hint") = 0,
+      "reserve: bytes of address space, which cost no memory: so many, or an error. 0: as much as\n"
+      "the device has memory, or less where many buffers share the addresses.\n"
+      "map_ahead: bytes that a thread keeps mapped beyond nbytes. hint: the preferred address, "
+      "for\n"
+      "memory that another process restores (docs/python.md).");
   bind_size(c);
   bind_pages(c);
   bind_views(c);

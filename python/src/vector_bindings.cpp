@@ -290,12 +290,16 @@ void bind_vector(nb::module_ &m) {
                               "Elements in device memory: the address stays, and growing copies "
                               "nothing. All work is queued\n"
                               "on its stream. Threads: safe. Views as those of GrowableBuffer.");
-  c.def("__init__", &construct_vector, nb::arg("dtype"), nb::arg("values").none() = nb::none(),
-        nb::kw_only(), nb::arg("device") = 0, nb::arg("stream").none() = nb::none(),
-        nb::arg("tag") = "", nb::arg("reserve") = 0,
-        "dtype: a name as NumPy has it, or a dtype: bool, (u)int8 to 64, float16 to 64, complex64 "
-        "and\n"
-        "128. reserve: elements of address space; 0: as much as the device has memory.");
+  c.def(
+      "__init__", &construct_vector, nb::arg("dtype"), nb::arg("values").none() = nb::none(),
+      nb::kw_only(), nb::arg("device") = 0, nb::arg("stream").none() = nb::none(),
+      nb::arg("tag") = "", nb::arg("reserve") = 0,
+      "dtype: a name as NumPy has it, or a dtype: bool, (u)int8 to 64, float16 to 64, complex64 "
+      "and\n"
+      "128. reserve: elements of address space, or an error; 0: as the device has memory, or less "
+      "where\n"
+      "many share the addresses. Failure of any call leaves size, elements and capacity as they "
+      "were.");
   bind_elements(c);
   bind_state(c);
   bind_vector_views(c);

@@ -245,8 +245,12 @@ TEST_F(by_hand, reservations_refuse_what_cannot_be) {
                          errc::invalid_argument, op, 4097, page()));
   const std::size_t huge = round_down(SIZE_MAX / 2, page());
   const auto over = reservation::create(dev(), huge);
-  EXPECT_TRUE(fails_with(outcome(over), errc::address_space_exhausted, "cuMemAddressReserve", huge,
-                         dev().capabilities().largest_reservation));
+  EXPECT_TRUE(fails_with(outcome(over), errc::address_space_exhausted, "cuMemAddressReserve"));
+  EXPECT_EQ(over.error().value, huge);
+  // Regression: the limit was what the probe had reserved, and much more could be.
+  const std::size_t limit = over.error().limit;
+  EXPECT_GE(limit, dev().capabilities().largest_reservation);
+  EXPECT_TRUE(reservation::create(dev(), limit));
   EXPECT_EQ(dev().space().stats().live_blocks, 0u);
 }
 

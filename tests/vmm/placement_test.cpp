@@ -266,8 +266,40 @@ TEST_F(placement, host_pages_are_refused_where_they_cannot_be) {
 TEST_F(placement, reserves_the_devices_memory_unless_told) {
   const growable_buffer b = make();
   EXPECT_GE(b.reserved(), std::min<std::size_t>(dev().total_memory().bytes(),
-                                                dev().capabilities().largest_reservation));
+                                                dev().capabilities().largest_reservation / 2));
   EXPECT_EQ(b.mapped_bytes(), 0u);
+}
+
+// Regression: the 933rd took the last addresses, because each had as many as the device has memory.
+TEST_F(placement, many_buffers_share_the_addresses) {
+  std::vector<growable_buffer> many;
+  for (int i = 0; i < 1500; ++i) many.push_back(make());
+  const std::size_t largest = dev().capabilities().largest_reservation;
+  EXPECT_LT(dev().space().stats().reserved_bytes, 8 * largest);
+  EXPECT_LE(many.back().reserved(), largest / 1000);
+  EXPECT_TRUE(many.back().resize(2 * page()));
+  buffer_options options;
+  options.reserve_bytes = many.front().reserved();
+  EXPECT_GE(make(options).reserved(), options.reserve_bytes)
+      << "what is stated is not made smaller";
+}
+
+// A wish that addresses are too few for is made smaller, and leaves most of them to others.
+TEST_F(placement, a_default_takes_a_small_part_of_few_addresses) {
+  if (!on_hostcuda()) GTEST_SKIP() << "needs hostcuda's switches";
+  const std::size_t ample = make().reserved();
+  testing::hostcuda_control::fail("cuMemAddressReserve", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  const growable_buffer b = make();
+  EXPECT_GE(b.reserved(), page());
+  EXPECT_LE(b.reserved(), ample / 16 + page());
+  buffer_options options;
+  options.reserve_bytes = 64 * page();
+  testing::hostcuda_control::fail("cuMemAddressReserve", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  const auto refused = growable_buffer::create(dev(), options);
+  ASSERT_FALSE(refused) << "it is a demand";
+  EXPECT_TRUE(refused.error().is(errc::address_space_exhausted));
+  EXPECT_EQ(refused.error().value, 64 * page());
+  EXPECT_EQ(refused.error().limit, 63 * page()) << "every other size was to be had";
 }
 
 class ahead : public placement {

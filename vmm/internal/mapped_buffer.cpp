@@ -5,6 +5,17 @@
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
+namespace {
+
+// As much as the device has memory, so that the buffer grows in place whatever it holds; of many buffers
+// each can hold a part only. All of them together take a few times the largest reservation.
+std::size_t default_reservation(const device &d) {
+  const std::size_t others = d.space().stats().live_blocks;
+  return std::min(d.total_memory().bytes(),
+                  d.capabilities().largest_reservation / std::max<std::size_t>(2, others + 1));
+}
+
+}  // namespace
 
 result<std::unique_ptr<buffer_impl>> make_mapped_buffer(const device &d, buffer_options options) {
   constexpr const char *op = "growable_buffer::create";
@@ -21,12 +32,13 @@ result<std::unique_ptr<buffer_impl>> make_mapped_buffer(const device &d, buffer_
     const access_grant grant{on_device(peer), access_mode::read_write};
     if (std::find(access.begin(), access.end(), grant) == access.end()) access.push_back(grant);
   }
-  std::size_t wanted = options.reserve_bytes;
-  if (wanted == 0)
-    wanted = std::min(d.total_memory().bytes(), d.capabilities().largest_reservation);
+  // A stated reservation is a demand, the default a wish.
+  const bool stated = options.reserve_bytes != 0;
+  const std::size_t wanted =
+      round_up(stated ? options.reserve_bytes : default_reservation(d), page);
   STILLMAP_ASSIGN_OR_RETURN(
-      auto block,
-      d.space().reserve(round_up(wanted, page), page & (~page + 1), options.hint, options.tag));
+      auto block, d.space().reserve_up_to(wanted, stated ? wanted : page, page & (~page + 1),
+                                          options.hint, options.tag));
   return std::make_unique<mapped_buffer>(
       d, std::move(options), std::make_shared<const std::vector<access_grant>>(std::move(access)),
       std::move(block));
