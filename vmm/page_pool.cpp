@@ -300,6 +300,11 @@ result<physical_size> page_pool::trim(std::size_t keep) {
   physical_size freed;
   const context_guard guard(driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
+  device_.space->collect();
+  {
+    const std::lock_guard lock(mutex_);
+    STILLMAP_RETURN_IF_ERROR(find_passed_locked(SIZE_MAX));
+  }
   for (;;) {
     page *p = nullptr;
     {

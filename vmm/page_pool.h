@@ -94,9 +94,11 @@ class page_pool final : private page_owner {
   // (stats().background_failures) and tried again at the next acquire().
   void keep_ready(std::size_t bytes);
 
-  // Releases free pages until at most `keep` bytes are free. Pages behind a fence stay.
+  // Releases free pages until at most `keep` bytes are free: also those whose fence has passed since they
+  // were given back, and those of retiring mappings on the device. Pages behind a fence stay.
   // Returns the amount released.
   // Errors: the driver's; the page concerned stays in the pool.
+  // Cost:   one release per page; where pages wait or mappings retire, as acquire().
   result<physical_size> trim(std::size_t keep = 0);
 
   // Queues `run` on the pool's background thread, which blocks asynchronous signals and runs one job at
@@ -121,6 +123,7 @@ class page_pool final : private page_owner {
   bool has_fence(const page &p) const override;
   status check_size(std::size_t pages, const char *op) const;
   status take_free(std::size_t n, page_list &got);
+  status find_passed_locked(std::size_t n);
   void put_back(page_list &pages);
   status take_waiting(std::size_t more, page_list &got, std::vector<page_ptr> &stolen,
                       std::optional<stream_ref> consumer);

@@ -207,7 +207,9 @@ void bind_devices(nb::module_ &m) {
       nb::arg("keep") = 0, nb::kw_only(), nb::arg("device") = 0,
       "Gives free pages of the device's page pool back to the device, until at most `keep` bytes "
       "are\n"
-      "left: buffers keep the pages of closed ones for the next. Returns the bytes released.");
+      "left: buffers keep the pages of closed ones for the next. Pages that queued work used are "
+      "free\n"
+      "once that work is over. Returns the bytes released.");
   m.def(
       "stats",
       [](int ordinal) {

@@ -4,7 +4,7 @@ import gc
 import unittest
 
 import stillmap
-from support import MiB, TestCase, device, needs_vmm, numpy_or_skip
+from support import MiB, TestCase, device, driver, needs_vmm, numpy_or_skip
 
 
 class Growing(TestCase):
@@ -42,6 +42,51 @@ class Growing(TestCase):
         self.assertEqual(stillmap.trim(keep=8 * MiB), 24 * MiB)
         self.assertEqual(stillmap.trim(), 8 * MiB)
         self.assertEqual(stillmap.device_info()["free_bytes"], free)
+
+    @needs_vmm
+    def test_trim_gives_back_what_no_work_uses_any_more(self):
+        stillmap.trim()
+        start = stillmap.stats()
+        stream = driver().stream()
+        gate = driver().queue_gate(stream)
+        vector = stillmap.DeviceVector("uint8", stream=stream, reserve=512 * MiB)
+        vector.resize(256 * MiB)
+        vector.resize(MiB)
+        vector.shrink_to_fit()           # behind the queued work
+        self.assertEqual(stillmap.trim(), 0)
+        gate.open()
+        vector.synchronize()
+        self.assertEqual(stillmap.trim(), 254 * MiB)
+        vector.close()
+        stillmap.trim()
+        for figure in ("physical_bytes", "mapped_bytes", "retiring_mappings"):
+            self.assertEqual(stillmap.stats()[figure], start[figure])
+
+    @needs_vmm
+    def test_closing_and_shrinking_unmap_what_was_given_back_before(self):
+        page = device()["page_bytes"]
+        def give(call):
+            stillmap.trim()
+            before = stillmap.stats()["mapped_bytes"]
+            stream = driver().stream()
+            gate = driver().queue_gate(stream)
+            vector = stillmap.DeviceVector("uint8", stream=stream, reserve=64 * page)
+            other = stillmap.GrowableBuffer(4 * page, reserve=8 * page)
+            vector.resize(32 * page)
+            vector.resize(page)
+            vector.shrink_to_fit()
+            gate.open()
+            vector.synchronize()
+            call(other)
+            mapped = stillmap.stats()["mapped_bytes"] - before
+            vector.close(), other.close()
+            return mapped // page
+        def shrink(other):
+            other.resize(2 * page)
+            other.shrink_to_fit()
+        self.assertEqual(give(lambda other: other.decommit(3 * page, page)), 4)
+        self.assertEqual(give(shrink), 3)
+        self.assertEqual(give(lambda other: other.close()), 1)
 
     def test_every_kind_of_host_memory(self):
         with stillmap.GrowableBuffer(100) as buffer:

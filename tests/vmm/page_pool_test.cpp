@@ -186,6 +186,28 @@ TEST_F(page_pool_test, a_page_dropped_under_a_fence_waits_for_it) {
   EXPECT_EQ(pool->stats().host_waits, 0u);
 }
 
+// Regression: only an acquire() noticed that the work was over.
+TEST_F(page_pool_test, trims_pages_that_no_work_uses_any_more) {
+  const auto pool = make_pool();
+  const stream s = make_stream();
+  std::vector<page_ptr> pages;
+  ASSERT_TRUE(pool->acquire(2, pages));
+  buffer_options options;
+  options.pools = {pool};
+  growable_buffer b = make(options);
+  ASSERT_TRUE(b.resize(3 * page()));
+  ASSERT_TRUE(b.resize(0));
+  hold(s.get());
+  for (page_ptr &p : pages) p.retire(after(s));
+  ASSERT_TRUE(b.shrink_to_fit(after(s)));
+  EXPECT_EQ(pool->trim()->bytes(), 0u) << "work may still use them";
+  release(s.get());
+  ASSERT_TRUE(s.synchronize());
+  EXPECT_EQ(pool->trim(page())->bytes(), 4 * page());
+  EXPECT_EQ(pool->trim()->bytes(), page());
+  EXPECT_EQ(dev().space().stats().mapped_bytes, 0u);
+}
+
 TEST_F(page_pool_test, retiring_one_of_two_references_fences_the_page_for_later) {
   const auto pool = make_pool();
   const stream s = make_stream();

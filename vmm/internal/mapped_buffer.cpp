@@ -185,13 +185,21 @@ void mapped_buffer::forget_lost() {
   }
 }
 
+// What gives pages back also unmaps those that were given back before and that no work uses any more. Requires:
+// the lock is not held.
+void mapped_buffer::collect_passed() const {
+  if (space().stats().retiring_mappings != 0) space().collect();
+}
+
 status mapped_buffer::shrink_to(std::size_t bytes, release_fence idle) {
+  collect_passed();
   const std::lock_guard lock(mutex_);
   const std::size_t keep = divide_up(bytes, page_);
   return empty({keep, slots_.size() - keep}, idle);
 }
 
 status mapped_buffer::decommit(std::size_t offset, std::size_t bytes, release_fence idle) {
+  collect_passed();
   const std::lock_guard lock(mutex_);
   STILLMAP_RETURN_IF_ERROR(check_range("growable_buffer::decommit", offset, bytes, true));
   return empty({offset / page_, bytes / page_}, idle);
@@ -223,6 +231,7 @@ status mapped_buffer::empty(slot_run run, release_fence idle) {
 
 status mapped_buffer::close(release_fence idle) {
   options_.pools.front()->cancel_background(this);
+  collect_passed();
   const std::lock_guard lock(mutex_);
   ahead_due_ = false;
   return empty({0, slots_.size()}, idle);

@@ -76,6 +76,7 @@ class mapped_buffer final : public buffer_impl {
   status revive(slot_run run, consumer_stream consumer, std::vector<revived_range> &revived);
   status map_fresh(const std::vector<slot_run> &missing, consumer_stream consumer);
   status empty(slot_run run, release_fence idle);
+  void collect_passed() const;
   status plan_fresh(remap_plan &plan, const std::vector<slot_run> &missing, device_address base,
                     consumer_stream consumer);
   status check_memory(std::size_t pages) const;

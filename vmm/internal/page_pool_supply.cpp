@@ -40,15 +40,21 @@ status page_pool::supply(std::size_t n, page_list &got, page_list &fresh,
 // physically adjacent pages stay adjacent.
 status page_pool::take_free(std::size_t n, page_list &got) {
   const std::lock_guard lock(mutex_);
+  STILLMAP_RETURN_IF_ERROR(find_passed_locked(n));
+  while (got.size() < n && !ready_.empty()) {
+    got.push_back(*ready_.pop_front());
+    ++stats_.pages_reused;
+  }
+  return {};
+}
+
+// Moves pages whose fence has passed to the ready ones, until `n` are ready.
+status page_pool::find_passed_locked(std::size_t n) {
   for (std::size_t i = waiting_.size(); i != 0 && ready_.size() < n; --i) {
     page *const p = waiting_.pop_front();
     const auto passed = p->idle_after_.passed();
     (passed && *passed ? ready_ : waiting_).push_back(*p);
     if (!passed) return tl::unexpected(passed.error());
-  }
-  while (got.size() < n && !ready_.empty()) {
-    got.push_back(*ready_.pop_front());
-    ++stats_.pages_reused;
   }
   return {};
 }
