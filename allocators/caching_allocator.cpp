@@ -183,10 +183,12 @@ status caching_allocator::end_allocate_to_pool(private_pool p, stream_ref s) {
                           [&] { return core_->end_allocate_to_pool(p, s); });
 }
 result<release_report> caching_allocator::empty_cache() {
-  return with_host_memory("caching_allocator::empty_cache", [&] { return core_->trim(0); });
+  constexpr const char *op = "caching_allocator::empty_cache";
+  return with_host_memory(op, [&] { return core_->trim(op, 0); });
 }
 result<release_report> caching_allocator::trim(std::size_t keep) {
-  return with_host_memory("caching_allocator::trim", [&] { return core_->trim(keep); });
+  constexpr const char *op = "caching_allocator::trim";
+  return with_host_memory(op, [&] { return core_->trim(op, keep); });
 }
 std::size_t caching_allocator::limit() const {
   return core_->limit;

@@ -10,6 +10,7 @@
 namespace stillmap {
 namespace {
 
+constexpr const char *allocate_op = "caching_allocator::allocate";
 constexpr std::size_t MiB = std::size_t{1} << 20;
 
 // The size of a chunk that small requests share, to reduce driver calls.
@@ -32,7 +33,7 @@ result<extent *> allocator_core::extend_by_chunk(arena &a, const block_request &
   const std::size_t soft = soft_limit, most = limit;
   status kept;  // chunks that cannot be freed stay: not a failure
   if (!quiet && chunk_bytes_ + least > soft) {
-    release_chunks(chunk_bytes_ + least - soft, false, kept);
+    release_chunks(allocate_op, chunk_bytes_ + least - soft, false, kept);
   }
   auto got = allocate_chunk(chunk_bytes_ + generous > soft ? least : generous);
   if (!got && is_device_short(got.error()) && generous != least) got = allocate_chunk(least);
@@ -40,7 +41,7 @@ result<extent *> allocator_core::extend_by_chunk(arena &a, const block_request &
     // Doubles the amount, because free device memory need not be contiguous.
     std::size_t wanted = chunk_bytes_ + least > most ? chunk_bytes_ + least - most : least;
     for (; !got && is_device_short(got.error()); wanted *= 2) {
-      if (release_chunks(wanted, true, kept) == 0) break;
+      if (release_chunks(allocate_op, wanted, true, kept) == 0) break;
       got = allocate_chunk(least);
     }
   }
@@ -75,7 +76,7 @@ result<arena::chunk> allocator_core::allocate_chunk(std::size_t bytes) {
   for (std::size_t room = 0;; room = page()) {
     const std::size_t all = bytes + room;
     if (chunk_bytes_ + all > most) {
-      return make_error(errc::out_of_memory, "caching_allocator::allocate",
+      return make_error(errc::out_of_memory, allocate_op,
                         "the limit of the allocator would be exceeded", all, most,
                         error_unit::bytes);
     }
@@ -136,8 +137,9 @@ status allocator_core::free_chunk(arena &a, const arena::chunk &c) {
 
 // Frees at least `bytes` of unused chunks where there are as many: first those of idle streams, and
 // if `wait`, those of others. Returns the bytes freed.
-std::size_t allocator_core::release_chunks(std::size_t bytes, bool wait, status &outcome) {
-  if (status s = check_no_capture(); !s) {
+std::size_t allocator_core::release_chunks(const char *op, std::size_t bytes, bool wait,
+                                           status &outcome) {
+  if (status s = check_no_capture(op); !s) {
     outcome = s;
     return 0;
   }
@@ -155,19 +157,20 @@ std::size_t allocator_core::release_chunks(std::size_t bytes, bool wait, status 
       if (a->unused_chunk_bytes() == 0) continue;
     }
     if (is_idle(*a)) {
-      given += release_chunks_of(*a, bytes - given, outcome);
+      given += release_chunks_of(op, *a, bytes - given, outcome);
     } else {
       busy.push_back(a.get());
     }
   }
   for (arena *const a : busy) {
     if (!wait || given >= bytes) break;
-    given += release_chunks_of(*a, bytes - given, outcome);
+    given += release_chunks_of(op, *a, bytes - given, outcome);
   }
   return given;
 }
 
-std::size_t allocator_core::release_chunks_of(arena &a, std::size_t bytes, status &outcome) {
+std::size_t allocator_core::release_chunks_of(const char *op, arena &a, std::size_t bytes,
+                                              status &outcome) {
   std::vector<arena::chunk> going;
   {
     const std::lock_guard lock(a.lock);
@@ -176,7 +179,7 @@ std::size_t allocator_core::release_chunks_of(arena &a, std::size_t bytes, statu
   if (going.empty()) return 0;
   // cuMemFree waits for some streams only. The last use of every freed block is queued already, so
   // that an event recorded now is behind all of them.
-  const status idle = with_host_memory("caching_allocator::trim", [&]() -> status {
+  const status idle = with_host_memory(op, [&]() -> status {
     STILLMAP_ASSIGN_OR_RETURN(fence after, fence_after(a));
     if (const auto past = has_passed(after, true); !past) return tl::unexpected(past.error());
     return {};
@@ -196,13 +199,13 @@ std::size_t allocator_core::release_chunks_of(arena &a, std::size_t bytes, statu
   return given;
 }
 
-result<std::size_t> allocator_core::trim_chunks(std::size_t keep) {
+result<std::size_t> allocator_core::trim_chunks(const char *op, std::size_t keep) {
   reclaim(waiting_for::destroyed_streams);
   std::size_t unused = 0;
   each_arena([&](arena &a) { unused += a.unused_chunk_bytes(); });
   if (unused <= keep) return std::size_t{0};
   status outcome;
-  const std::size_t given = release_chunks(unused - keep, true, outcome);
+  const std::size_t given = release_chunks(op, unused - keep, true, outcome);
   if (!outcome) return tl::unexpected<error>(outcome.error());
   return given;
 }
@@ -229,7 +232,7 @@ void allocator_core::release_grant(std::size_t bytes) const noexcept {
 
 // Freeing memory during a capture could wait for work that never runs. The query of the default
 // stream also covers streams of other owners, unless they are non-blocking.
-status allocator_core::check_no_capture() const {
+status allocator_core::check_no_capture(const char *op) const {
   const context_guard guard(device_.driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   const auto ask = [&](stream_ref s) -> status {
@@ -238,8 +241,7 @@ status allocator_core::check_no_capture() const {
       return tl::unexpected<error>(answer.error());
     }
     if (answer && !*answer) return {};
-    return make_error(errc::busy, "caching_allocator::empty_cache",
-                      "memory cannot be released while a stream captures a graph");
+    return make_error(errc::busy, op, "memory cannot be released while a stream captures a graph");
   };
   if (status s = ask({}); !s) return s;
   for (const auto &a : arenas_) {

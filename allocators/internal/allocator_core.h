@@ -59,7 +59,7 @@ class allocator_core {
   status forget_stream(stream_ref named);
 
   // allocator_returns.cpp
-  result<release_report> trim(std::size_t keep);
+  result<release_report> trim(const char *op, std::size_t keep);
 
   // allocator_pools.cpp
   result<private_pool> create_pool();
@@ -202,12 +202,12 @@ class allocator_core {
   result<arena::chunk> allocate_chunk(std::size_t bytes);
   void undo_chunk(const arena::chunk &c) noexcept;
   status free_chunk(arena &a, const arena::chunk &c);
-  std::size_t release_chunks(std::size_t bytes, bool wait, status &outcome);
-  std::size_t release_chunks_of(arena &a, std::size_t bytes, status &outcome);
-  result<std::size_t> trim_chunks(std::size_t keep);
+  std::size_t release_chunks(const char *op, std::size_t bytes, bool wait, status &outcome);
+  std::size_t release_chunks_of(const char *op, arena &a, std::size_t bytes, status &outcome);
+  result<std::size_t> trim_chunks(const char *op, std::size_t keep);
   void free_all_chunks() noexcept;
   void release_grant(std::size_t bytes) const noexcept;
-  status check_no_capture() const;
+  status check_no_capture(const char *op) const;
 
   template <class Act>
   status with_pool(const char *op, private_pool p, Act act);
@@ -222,7 +222,7 @@ class allocator_core {
   void reclaim_pending(arena &a, waiting_for wait) noexcept;
   void reclaim_unmapping(arena &a, bool wait) noexcept;
   result<void *> allocate_after_reclaim(arena &a, const block_request &r);
-  status retire(arena &a, std::size_t pages, const std::vector<arena *> &aliased,
+  status retire(const char *op, arena &a, std::size_t pages, const std::vector<arena *> &aliased,
                 std::size_t &bytes);
   void flush_all();
   void unmap_everything() noexcept;

@@ -68,23 +68,24 @@ result<void *> allocator_core::grow(arena &a, const block_request &r, bool recla
   if (r.bytes > device_.total_memory().bytes()) {
     ++failed_;
     return make_error(errc::out_of_memory, "caching_allocator::allocate",
-                      "the request is larger than the device's memory", r.bytes,
+                      "the request is larger than the device's memory", r.bytes - r.slack,
                       device_.total_memory().bytes(), error_unit::bytes);
   }
   for (int round = 0;; ++round) {
     auto found = find_memory(a, r, reclaimed && round == 0);
     if (found || !is_device_short(found.error())) return found;
-    if (!options_.on_out_of_memory || round == callback_rounds) {
-      ++failed_;
-      return found;
+    bool again = false;
+    if (options_.on_out_of_memory && round != callback_rounds) {
+      growing.unlock();
+      again = options_.on_out_of_memory(static_cast<std::size_t>(r.bytes));
+      growing.lock();
     }
-    growing.unlock();
-    const bool again = options_.on_out_of_memory(static_cast<std::size_t>(r.bytes));
-    growing.lock();
-    if (!again) {
-      ++failed_;
-      return found;
-    }
+    if (again) continue;
+    ++failed_;
+    // The error of the last attempt, which named the pages that were missing, or those of a slab.
+    found.error().operation = "caching_allocator::allocate";
+    found.error().value = r.bytes - r.slack;
+    return found;
   }
 }
 

@@ -73,15 +73,15 @@ void allocator_core::flush_all() {
 
 // ---- releasing pages to the device ----
 
-result<release_report> allocator_core::trim(std::size_t keep) {
-  if (watch_.in_child()) return forked_error("caching_allocator::trim");
+result<release_report> allocator_core::trim(const char *op, std::size_t keep) {
+  if (watch_.in_child()) return forked_error(op);
   const std::lock_guard growing(growth_mutex_);
   const relaxed_capture_mode relaxed(device_.driver());
   STILLMAP_RETURN_IF_ERROR(relaxed.entered());
   end_destroyed_streams();
   std::vector<arena *> giving;
   if (in_chunks()) {
-    STILLMAP_ASSIGN_OR_RETURN(const std::size_t given, trim_chunks(keep));
+    STILLMAP_ASSIGN_OR_RETURN(const std::size_t given, trim_chunks(op, keep));
     for (const auto &a : arenas_) giving.push_back(a.get());
     return report_release(given, giving);
   }
@@ -111,7 +111,7 @@ result<release_report> allocator_core::trim(std::size_t keep) {
   for (arena *const a : giving) {
     if (surplus == 0) break;
     std::size_t bytes = 0;
-    if (status s = retire(*a, surplus, aliased, bytes); !s) outcome = s;
+    if (status s = retire(op, *a, surplus, aliased, bytes); !s) outcome = s;
     given += bytes;
     surplus -= bytes / page();
   }
@@ -127,18 +127,17 @@ result<release_report> allocator_core::trim(std::size_t keep) {
 
 // Releases up to `pages` whole free pages of `a`. Pages that cannot be released stay. `aliased`: the
 // arenas that still have aliases.
-status allocator_core::retire(arena &a, std::size_t pages, const std::vector<arena *> &aliased,
-                              std::size_t &bytes) {
+status allocator_core::retire(const char *op, arena &a, std::size_t pages,
+                              const std::vector<arena *> &aliased, std::size_t &bytes) {
   const auto has_aliases = [&](const arena *other) {
     const std::lock_guard lock(other->lock);
     return other == &a || other->extents.has_aliases_of(a.extents);
   };
   if (std::any_of(aliased.begin(), aliased.end(), has_aliases)) {
-    return make_error(errc::busy, "caching_allocator::empty_cache",
-                      "a stream that captures a graph delays the release");
+    return make_error(errc::busy, op, "a stream that captures a graph delays the release");
   }
   page_supply supply;
-  const status ready = with_host_memory("caching_allocator::trim", [&]() -> status {
+  const status ready = with_host_memory(op, [&]() -> status {
     if (take_free_pages(a, pages, supply) == 0) return {};
     supply.moved.front().leaves_allocator = true;
     make_room(a.unmapping);
@@ -151,7 +150,7 @@ status allocator_core::retire(arena &a, std::size_t pages, const std::vector<are
   status outcome;
   for (taken_pages &t : supply.moved) {
     std::erase_if(t.extents, [&](extent *s) {
-      const status gone = with_host_memory("caching_allocator::trim", [&] {
+      const status gone = with_host_memory(op, [&] {
         return device_.space().retire(device_.space().block_at(device_address(s->begin)),
                                       s->range(), t.idle);
       });

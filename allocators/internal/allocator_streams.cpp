@@ -217,7 +217,8 @@ result<bool> allocator_core::has_passed(fence &idle, bool wait) {
 bool allocator_core::has_passed(stream_use &u, waiting_for wait) noexcept {
   if (progress_.covers(u)) return true;
   if (const status s = record(u); !s) {
-    if (wait == waiting_for::nothing || !says_destroyed(s.error()) || !check_no_capture())
+    if (wait == waiting_for::nothing || !says_destroyed(s.error()) ||
+        !check_no_capture("caching_allocator"))
       return false;
     ++host_waits_;
     u.recorded = wait_for_device().has_value();
