@@ -1,6 +1,7 @@
 #include "stillmap/checkpoint/image/set_writer.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <utility>
@@ -33,13 +34,15 @@ set_writer::set_writer(std::string folder, std::uint32_t images, const set_optio
     : folder_(std::move(folder)),
       images_(images),
       replace_(options.replace),
-      calls_(options.calls != nullptr ? options.calls : &file_calls::system()) {}
+      calls_(options.calls != nullptr ? options.calls : &file_calls::system()),
+      process_(::getpid()) {}
 
 set_writer::set_writer(set_writer &&o) noexcept
     : folder_(std::move(o.folder_)),
       images_(o.images_),
       replace_(o.replace_),
       calls_(o.calls_),
+      process_(o.process_),
       directory_(std::exchange(o.directory_, -1)),
       made_folder_(std::exchange(o.made_folder_, false)),
       locked_(o.locked_),
@@ -50,9 +53,10 @@ set_writer::set_writer(set_writer &&o) noexcept
       old_names_(std::move(o.old_names_)) {}
 
 set_writer::~set_writer() {
-  if (directory_ >= 0 && !keep_) remove_images(names_);
+  const bool remove = !keep_ && process_ == ::getpid();
+  if (directory_ >= 0 && remove) remove_images(names_);
   // While it is still locked: afterwards another writer may use it.
-  if (made_folder_ && !keep_) (void)calls_->remove_directory_at(AT_FDCWD, folder_.c_str());
+  if (made_folder_ && remove) (void)calls_->remove_directory_at(AT_FDCWD, folder_.c_str());
   if (directory_ >= 0) calls_->close(directory_);
 }
 

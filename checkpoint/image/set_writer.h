@@ -12,6 +12,7 @@
 namespace stillmap::image {
 
 // Threads: externally synchronised; any threads and processes may write the images.
+// Fork:    the child's copy can be destroyed, which removes nothing.
 class set_writer {
  public:
   // Creates the directory if necessary, locks it against other writers, and removes the files that
@@ -53,6 +54,7 @@ class set_writer {
   std::uint32_t images_;
   bool replace_;
   file_calls *calls_;
+  int process_;  // that removes the images
   int directory_ = -1;
   bool made_folder_ = false, locked_ = false, keep_ = false;
   image_id set_;

@@ -39,6 +39,7 @@ IMAGE_MAY_USE = (
     "vmm/internal/host_memory.h",
     "vmm/internal/start_thread.h",
     "vmm/internal/undying.h",
+    "vmm/internal/creating_process.h",
     "vmm/internal/file_size_limit.h",
 )
 

@@ -131,11 +131,13 @@ atomic_file::atomic_file(atomic_file &&o) noexcept
     : to_(o.to_),
       name_(std::move(o.name_)),
       file_(std::move(o.file_)),
-      remove_(std::exchange(o.remove_, false)) {}
+      remove_(std::exchange(o.remove_, false)),
+      process_(o.process_) {}
 
 atomic_file::~atomic_file() {
   // While it is still locked: afterwards another writer may have removed and reused the name.
-  if (remove_) (void)to_->calls().unlink_at(to_->directory(), name_.c_str());
+  if (remove_ && process_.is_current())
+    (void)to_->calls().unlink_at(to_->directory(), name_.c_str());
 }
 
 status atomic_file::publish(bool replace) {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "stillmap/checkpoint/image/internal/image_file.h"
+#include "stillmap/vmm/internal/creating_process.h"
 
 namespace stillmap::image {
 
@@ -49,7 +50,7 @@ class atomic_file {
   static result<atomic_file> create_as(const target_name &to, std::string name);
   atomic_file(atomic_file &&o) noexcept;
   atomic_file &operator=(atomic_file &&) = delete;
-  // Removes the file unless it was published.
+  // Removes the file unless it was published; not in a forked child.
   ~atomic_file();
 
   image_file &file() { return *file_; }
@@ -73,6 +74,7 @@ class atomic_file {
   std::string name_;
   std::optional<image_file> file_;
   bool remove_ = true;  // a file is under name_ that must be removed
+  creating_process process_;
 };
 
 }  // namespace stillmap::image

@@ -1,10 +1,13 @@
 // Sets are written and replaced atomically, whichever system call fails.
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <optional>
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/set_writer.h"
@@ -59,6 +62,29 @@ class set_writers : public image_test {
   const std::vector<sample> after_ = {make_sample({3, 1, 5}), make_sample({4, 2, 5}),
                                       make_sample({5, 1, 5})};
 };
+
+// Regression: it removed the images that its parent was writing, and the directory.
+TEST_F(set_writers, a_forked_child_removes_nothing) {
+  auto made = set_writer::create(set_folder(), 1);
+  ASSERT_TRUE(made) << made.error().message();
+  std::optional<set_writer> w(std::move(*made));
+  write_options image = small();
+  w->set_membership(0, image);
+  contents_in_memory from(before_[0].contents);
+  const auto one = write(w->path(0), before_[0].what, from, image);
+  ASSERT_TRUE(one) << one.error().message();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    w.reset();
+    ::_exit(0);
+  }
+  int how = -1;
+  ASSERT_EQ(::waitpid(child, &how, 0), child);
+  EXPECT_EQ(how, 0);
+  EXPECT_EQ(files(), 1u);
+  EXPECT_TRUE(w->commit({{one->image, one->file_bytes, one->root}}));
+  expect_set({before_.data(), 1});
+}
 
 TEST_F(set_writers, a_set_takes_the_place_of_another) {
   ASSERT_TRUE(save(before_));
