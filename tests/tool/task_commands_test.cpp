@@ -16,6 +16,7 @@
 #include "stillmap/checkpoint/handoff/internal/wire.h"
 #include "tests/checkpoint/control/memory.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/unique_name.h"
 #include "tests/tool/command_test.h"
 
 namespace stillmap::testing {
@@ -312,14 +313,18 @@ TEST_F(task_commands, a_connection_without_memory_does_not_end_a_receiver) {
 
 // Regression: it spoke to every socket, which ended receivers that accept once.
 TEST_F(task_commands, listing_speaks_to_control_sockets_only) {
-  const std::string abstract = new_place(), path = file("handoff"), control = file("task.control");
+  // A name of a socket has 107 bytes at most, which a folder for tests can be longer than.
+  const std::string folder = unique_name("/tmp/stillmap-list");
+  std::filesystem::create_directory(folder);
+  const std::string abstract = new_place(), path = folder + "/handoff",
+                    control = folder + "/task.control";
   auto one = handoff::listener::create(abstract + "-receiver");
   auto two = handoff::listener::create(path);
   auto served = control::server::create(*device_, control);
   auto other = control::server::create(*device_, abstract + ".control");
   ASSERT_TRUE(one && two && served && other);
   for (const char *json : {"", "--json "}) {
-    const ran r = run(std::string("task list ") + json + "'" + folder_.string() + "'");
+    const ran r = run(std::string("task list ") + json + folder);
     expect(r, 0, {control, abstract + ".control"});
     EXPECT_EQ(r.out.find(abstract + "-receiver"), std::string::npos) << r.out;
     EXPECT_EQ(r.out.find(path + ' '), std::string::npos) << r.out;
@@ -328,6 +333,7 @@ TEST_F(task_commands, listing_speaks_to_control_sockets_only) {
     pollfd p{at->fd(), POLLIN, 0};
     EXPECT_EQ(::poll(&p, 1, 0), 0) << "it was connected to";
   }
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(task_commands, who_is_not_there_is_named) {
