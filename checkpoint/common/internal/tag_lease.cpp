@@ -1,5 +1,6 @@
 #include "stillmap/checkpoint/common/internal/tag_lease.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -51,7 +52,11 @@ tag_lease::~tag_lease() {
   leases &all = all_leases();
   const std::lock_guard lock(all.mutex);
   for (const std::string &tag : tags_) {
-    const auto at = all.held.find({space_, tag});
+    // Without a key of its own, which would take host memory. Leases are few.
+    const auto mine = [&](const auto &l) {
+      return l.first.first == space_ && l.first.second == tag;
+    };
+    const auto at = std::find_if(all.held.begin(), all.held.end(), mine);
     if (at->second == exclusively || --at->second == 0) all.held.erase(at);
   }
 }
