@@ -126,10 +126,9 @@ host_array pinned_memory(std::size_t nbytes, int device) {
 void bind_suspend(nb::module_ &m) {
   m.def("_check_room_for_backup", &check_room_for_backup, nb::arg("nbytes"),
         "Raises OutOfMemoryError unless the host has room for so many bytes more.");
-  m.def(
-      "_pinned_memory", &pinned_memory, nb::arg("nbytes"), nb::arg("device"),
-      "Pinned host memory of exactly this size, with the buffer protocol. The last reference frees "
-      "it.");
+  m.def("_pinned_memory", &pinned_memory, nb::arg("nbytes"), nb::arg("device"),
+        "Pinned host memory of exactly this size, as a DLPack capsule of bytes. The last reference "
+        "frees it.");
   m.def(
       "suspend", &suspend_tag, nb::arg("tag"), nb::kw_only(), nb::arg("device") = 0,
       nb::arg("store") = "pinned_host", nb::arg("directory").none() = nb::none(),

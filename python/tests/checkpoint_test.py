@@ -48,6 +48,10 @@ class Suspend(TestCase):
         stillmap.suspend("sleeps")
         stillmap.forget("sleeps")
         self.assertRaises(stillmap.InvalidArgumentError, stillmap.resume, "sleeps")
+        self.assertEqual(stillmap.stats()["tags"]["sleeps"]["suspended_bytes"], 0)
+        self.buffer.commit(0, 4 * MiB)
+        self.buffer.copy_from_host(PATTERN)
+        self.assertEqual(self.buffer.copy_to_host(MiB), PATTERN)
 
     def test_a_suspended_allocator_refuses_requests(self):
         with stillmap.CachingAllocator(tag="heap") as heap:

@@ -98,7 +98,7 @@ class Group:
         keeps it."""
         if self.store == "mmap":
             return torch.empty(nbytes, dtype=torch.uint8)
-        return torch.frombuffer(_native._pinned_memory(nbytes, self.device), dtype=torch.uint8)
+        return torch.from_dlpack(_native._pinned_memory(nbytes, self.device))
 
     def _bytes(self, address: int, nbytes: int) -> torch.Tensor:
         return torch.as_tensor(_Memory(address, nbytes, self), device=torch.device("cuda", self.device))

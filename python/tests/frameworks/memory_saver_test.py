@@ -125,11 +125,13 @@ class MemorySaver(TestCase):
         self.program("""
         with saver.region("weights", enable_cpu_backup=True):
             t = filled(4 * MiB, 1)
-        graph = torch.cuda.CUDAGraph()
+        graph, source, target = torch.cuda.CUDAGraph(), filled(MiB, 3), filled(MiB, 4)
         with torch.cuda.graph(graph):
+            target.copy_(source)
             raises(stillmap.BusyError, lambda: saver.pause("weights"))
             raises(stillmap.BusyError, lambda: st.suspend("memory_saver/weights/pinned"))
-        assert right(t, 1)
+        graph.replay()
+        assert right(t, 1) and right(target, 3)
         saver.pause("weights")
         saver.resume("weights")
         assert right(t, 1)
