@@ -117,6 +117,11 @@ std::size_t host_memory() {
 }
 
 std::size_t available_host_memory() {
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  constexpr std::size_t kLeftToMachine = 512 * kMiB, kLeftToGroup = 64 * kMiB;
+  const auto beyond = [](std::size_t bytes, std::size_t left) {
+    return bytes - std::min(bytes, left);
+  };
   std::size_t available = static_cast<std::size_t>(-1);
   std::ifstream in("/proc/meminfo");
   for (std::string key, unit; in >> key;) {
@@ -124,12 +129,12 @@ std::size_t available_host_memory() {
     if (!(in >> kib)) break;
     std::getline(in, unit);
     if (key == "MemAvailable:") {
-      available = kib * 1024;
+      available = beyond(kib * 1024, kLeftToMachine);
       break;
     }
   }
   each_group([&](std::size_t limit, std::size_t used) {
-    available = std::min(available, limit - std::min(limit, used));
+    available = std::min(available, beyond(beyond(limit, used), kLeftToGroup));
   });
   return available;
 }

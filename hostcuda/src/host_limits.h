@@ -35,7 +35,8 @@ void settle_mapping();
 // process.
 std::size_t host_memory();
 
-// Bytes that the kernel can still allocate: the smallest of the machine's and those cgroups'.
+// Bytes that hostcuda may still allocate: what the kernel has left, but for 512 MiB of the machine and
+// 64 MiB of each of those cgroups.
 std::size_t available_host_memory();
 
 }  // namespace hostcuda

@@ -222,16 +222,14 @@ bool release_kept_pages() {
 }  // namespace
 
 bool host_can_back(std::size_t bytes) {
-  constexpr std::size_t kHeadroom = std::size_t{512} << 20;
   constexpr std::size_t kRecheck = std::size_t{64} << 20;
   static std::atomic<std::size_t> trusted{0};  // bytes to grant before the next check
   std::size_t have = trusted.load();
   while (have >= bytes)
     if (trusted.compare_exchange_weak(have, have - bytes)) return true;
   std::size_t available = available_host_memory();
-  if ((available < kHeadroom || available - kHeadroom < bytes) && release_kept_pages())
-    available = available_host_memory();
-  if (available < kHeadroom || available - kHeadroom < bytes) {
+  if (available < bytes && release_kept_pages()) available = available_host_memory();
+  if (available < bytes) {
     static std::atomic<bool> said{false};
     if (!said.exchange(true))
       std::fprintf(stderr,
@@ -240,7 +238,7 @@ bool host_can_back(std::size_t bytes) {
                    bytes, available);
     return false;
   }
-  trusted = std::min(available - kHeadroom - bytes, kRecheck);
+  trusted = std::min(available - bytes, kRecheck);
   return true;
 }
 

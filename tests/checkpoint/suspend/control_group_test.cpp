@@ -24,7 +24,7 @@ using stillmap::testing::holds;
 using stillmap::testing::pattern;
 using stillmap::testing::put;
 
-// Twice the tag is more than the group has. hostcuda leaves 512 MiB alone when it creates memory.
+// Twice the tag is more than the group has.
 constexpr std::size_t tag_bytes = 560_MiB, group_bytes = 1120_MiB;
 constexpr const char *group_variable = "STILLMAP_TEST_CONTROL_GROUP";
 
