@@ -1,6 +1,8 @@
 // The versions of allocate and free that notify the history, the observer and the trace, and the
 // other notifications. An allocation is recorded after it was made, and a free before it is done,
 // so that the events of one address are in order across threads.
+#include <algorithm>
+
 #include "stillmap/allocators/internal/allocator_core.h"
 #include "stillmap/allocators/internal/thread_stream.h"
 
@@ -39,8 +41,16 @@ result<void *> allocator_core::allocate_notified(std::size_t bytes, stream_ref s
 result<void *> allocator_core::refuse_suspended() const noexcept {
   constexpr const char *op = "caching_allocator::allocate";
   return with_host_memory(op, [&]() -> result<void *> {
-    const error e{make_error_code(errc::busy), op,
-                  "memory of the allocator is suspended; resume its tag first"};
+    const auto gone = [&](const block_record &b) {
+      return b.tag == options_.tag && b.released_bytes != 0;
+    };
+    const std::vector<block_record> blocks = device_.space().blocks();
+    const error e{
+        make_error_code(errc::busy), op,
+        std::any_of(blocks.begin(), blocks.end(), gone)
+            ? "memory of the allocator was forgotten, or sent away, and cannot come back; "
+              "make a new allocator"
+            : "memory of the allocator is suspended; resume its tag first"};
     return tl::unexpected(e.about("tag " + options_.tag));
   });
 }

@@ -283,6 +283,27 @@ TEST_F(suspender_test, forgotten_memory_is_mapped_anew_by_commit) {
   EXPECT_TRUE(holds(dev(), other.address(), page(), 2));
 }
 
+// Regression: it advised to resume the tag, which cannot be resumed.
+TEST_F(suspender_test, an_allocator_whose_memory_was_forgotten_says_so) {
+  caching_allocator_options options;
+  options.tag = "heap";
+  auto heap = caching_allocator::create(dev(), options);
+  ASSERT_TRUE(heap);
+  const stream s = make_stream();
+  const auto block = (*heap)->allocate(page(), s);
+  ASSERT_TRUE(block);
+  ASSERT_TRUE(tested().suspend("heap"));
+  const auto suspended = (*heap)->allocate(page(), s);
+  ASSERT_FALSE(suspended);
+  EXPECT_NE(suspended.error().message().find("resume"), std::string::npos);
+  ASSERT_TRUE(tested().forget("heap"));
+  const auto forgotten = (*heap)->allocate(page(), s);
+  ASSERT_FALSE(forgotten);
+  EXPECT_EQ(forgotten.error().message().find("resume"), std::string::npos)
+      << forgotten.error().message();
+  EXPECT_TRUE((*heap)->free(*block));
+}
+
 TEST_F(suspender_test, committing_forgotten_memory_without_room_changes_nothing) {
   STILLMAP_NEEDS_HOSTCUDA();
   growable_buffer b = filled(4, "task", 1);
