@@ -96,8 +96,8 @@ status write_file(const std::string &file, const image_set &what, bool replace, 
   return temp.publish(replace);
 }
 
-result<image_set> read_file(const std::string &file, file_calls &calls) {
-  STILLMAP_ASSIGN_OR_RETURN(auto f, image_file::open_to_read(calls, AT_FDCWD, file, false));
+result<image_set> read_file(int directory, const std::string &file, file_calls &calls) {
+  STILLMAP_ASSIGN_OR_RETURN(auto f, image_file::open_to_read(calls, directory, file, false));
   STILLMAP_ASSIGN_OR_RETURN(const std::uint64_t size, f.size());
   if (size > head_bytes + max_images_in_set * member_bytes + sum_bytes) {
     return wrong_set(0, "not a set: the file is too large", std::to_string(size));
@@ -154,8 +154,13 @@ status write_set(const std::string &folder, const image_set &what, const set_opt
 result<image_set> read_set(const std::string &folder, file_calls *calls) {
   return with_host_memory(image_set_op, [&] {
     const std::string file = file_of(folder);
-    return in_file(read_file(file, calls != nullptr ? *calls : file_calls::system()), file);
+    return in_file(read_file(AT_FDCWD, file, calls != nullptr ? *calls : file_calls::system()),
+                   file);
   });
+}
+
+result<image_set> read_set(int directory, file_calls &calls) {
+  return with_host_memory(image_set_op, [&] { return read_file(directory, "set", calls); });
 }
 
 result<reader> open_in_set(const std::string &folder, const image_set &set, std::uint32_t index,

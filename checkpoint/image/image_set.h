@@ -41,6 +41,7 @@ result<image_id> make_id();
 
 struct set_options {
   bool replace = false;         // replace a set in the directory; false: that is an error
+  bool force = false;           // as write_options::force, of all images of that set
   file_calls *calls = nullptr;  // for tests; nullptr: the system's
 };
 
@@ -55,6 +56,9 @@ status write_set(const std::string &folder, const image_set &what, const set_opt
 // Errors: corrupt; not_supported (a newer version); std::errc::no_such_file_or_directory (no set);
 //         errors of system calls.
 result<image_set> read_set(const std::string &folder, file_calls *calls = nullptr);
+
+// The same, of an open directory.
+result<image_set> read_set(int directory, file_calls &calls);
 
 // Opens all images of a set and checks that they are those that the set names. If the set is
 // replaced meanwhile, the result is the old set or the new one.

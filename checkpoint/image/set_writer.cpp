@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "stillmap/checkpoint/image/internal/atomic_file.h"
+#include "stillmap/checkpoint/image/internal/children.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
@@ -34,6 +36,7 @@ set_writer::set_writer(std::string folder, std::uint32_t images, const set_optio
     : folder_(std::move(folder)),
       images_(images),
       replace_(options.replace),
+      force_(options.force),
       calls_(options.calls != nullptr ? options.calls : &file_calls::system()),
       process_(::getpid()) {}
 
@@ -41,6 +44,7 @@ set_writer::set_writer(set_writer &&o) noexcept
     : folder_(std::move(o.folder_)),
       images_(o.images_),
       replace_(o.replace_),
+      force_(o.force_),
       calls_(o.calls_),
       process_(o.process_),
       directory_(std::exchange(o.directory_, -1)),
@@ -119,22 +123,35 @@ status set_writer::check_current_set() {
   if (there) {
     old_ = std::move(*there);
     old_names_ = names_of(old_->set, old_->images.size());
+    STILLMAP_RETURN_IF_ERROR(check_children());
   }
   if (locked_) remove_left_overs();
   return {};
 }
 
+status set_writer::check_children() const {
+  return old_ && !force_ ? check_no_children(*calls_, directory_, *old_) : status();
+}
+
 void set_writer::remove_left_overs() const {
-  for (const std::string &name : calls_->names_in(directory_)) {
+  std::vector<std::string> names, images;
+  if (calls_->names_in(directory_, names) < 0) return;
+  for (const std::string &name : names) {
     const std::string_view target = target_of_temporary(name);
     if (target == "set" || parse_name_in_set(target)) {
       remove_if_dead(*calls_, directory_, name);
       continue;
     }
     const auto place = parse_name_in_set(name);
-    if (!place || (old_ && old_->set == place->set)) continue;
-    (void)calls_->unlink_at(directory_, name.c_str());
+    if (place && !(old_ && old_->set == place->set)) images.push_back(name);
   }
+  // Parents that somebody has copied here have such names too.
+  const auto parents = parents_among(*calls_, directory_, images);
+  if (!parents) return;
+  std::erase_if(images, [&](const std::string &name) {
+    return std::find(parents->begin(), parents->end(), name) != parents->end();
+  });
+  remove_images(images);
 }
 
 void set_writer::remove_images(const std::vector<std::string> &names) const {
@@ -160,10 +177,11 @@ status set_writer::commit(std::vector<set_member> images) {
                                  std::to_string(images.size()), std::to_string(images_)),
                      folder_);
     }
+    STILLMAP_RETURN_IF_ERROR(in_file(check_children(), folder_));
     struct stat before {
     }, after{};
     const int had = calls_->status_at(directory_, "set", &before);
-    auto ok = write_set(folder_, {set_, std::move(images)}, {replace_, calls_});
+    auto ok = write_set(folder_, {set_, std::move(images)}, {replace_, force_, calls_});
     if (!ok) {
       // The name leads to the same file as before, or to none: the commit took no effect.
       const int has = calls_->status_at(directory_, "set", &after);

@@ -16,8 +16,11 @@ namespace stillmap::image {
 class set_writer {
  public:
   // Creates the directory if necessary, locks it against other writers, and removes the files that
-  // dead writers left: those with names of images that are not of the current set.
-  // Errors: invalid_argument (no images, or more than max_images_in_set); busy (another writer);
+  // dead writers left: those with names of images that are not of the current set, unless they are
+  // the parent of an image in the directory or in those beside it.
+  // Errors: invalid_argument (no images, or more than max_images_in_set); busy (another writer; or,
+  //         replacing without `force`, images in the directory that this one is in, or in those
+  //         directly in it, name an image of the set there as their parent: detail().found);
   //         std::errc::file_exists (not replacing, and there is a set); corrupt, not_supported (the
   //         set there cannot be read, so its images are unknown); errors of system calls.
   static result<set_writer> create(const std::string &folder, std::uint32_t images,
@@ -40,19 +43,20 @@ class set_writer {
   // Requires: all are written under their names.
   // Ensures:  whenever the process or the machine stops, the directory holds the whole old set or
   //           the whole new one. Failure: the old one, with the exception that write() names.
-  // Errors:   those of write_set.
+  // Errors:   those of write_set; busy as in create().
   status commit(std::vector<set_member> images);
 
  private:
   set_writer(std::string folder, std::uint32_t images, const set_options &options);
   status open();
   status check_current_set();
+  status check_children() const;
   void remove_left_overs() const;
   void remove_images(const std::vector<std::string> &names) const;
 
   std::string folder_;
   std::uint32_t images_;
-  bool replace_;
+  bool replace_, force_;
   file_calls *calls_;
   int process_;  // that removes the images
   int directory_ = -1;

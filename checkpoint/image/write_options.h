@@ -20,7 +20,10 @@ struct write_progress {
 };
 
 struct write_options {
-  bool replace = false;           // replace an image of this name; false: that is an error
+  bool replace = false;  // replace an image of this name; false: that is an error
+  // With `replace`: also an image that others in its folder, or in folders directly in that, name as
+  // their parent. They cannot be read any more.
+  bool force = false;
   codec compress = codec::none;   // for chunks that it makes smaller by at least an eighth
   bool share = true;              // store equal chunks once
   std::uint32_t chunk_bytes = 0;  // 0: the parent's, or 2 MiB

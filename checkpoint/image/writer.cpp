@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "stillmap/checkpoint/image/internal/atomic_file.h"
+#include "stillmap/checkpoint/image/internal/children.h"
 #include "stillmap/checkpoint/image/internal/extents.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/image_opener.h"
@@ -65,9 +66,10 @@ class trailer {
 
 class image_writer {
  public:
+  // `ancestor` and its own ancestors are not replaced.
   image_writer(const std::string &path, const manifest &what, contents_source &from,
-               const write_options &options)
-      : path_(path), what_(what), from_(from), options_(options) {}
+               const write_options &options, std::shared_ptr<const open_image> ancestor)
+      : path_(path), what_(what), from_(from), options_(options), ancestor_(std::move(ancestor)) {}
 
   result<written> run() {
     STILLMAP_RETURN_IF_ERROR(begin());
@@ -77,6 +79,9 @@ class image_writer {
     STILLMAP_ASSIGN_OR_RETURN(auto temp, atomic_file::create(target, options_.direct_io));
     STILLMAP_RETURN_IF_ERROR(fill(temp.file()));
     if (options_.verify) STILLMAP_RETURN_IF_ERROR(read_again(target, temp));
+    // Others may have written meanwhile.
+    STILLMAP_RETURN_IF_ERROR(check_target(target));
+    STILLMAP_RETURN_IF_ERROR(check_parents());
     STILLMAP_RETURN_IF_ERROR(temp.publish(options_.replace));
     return sums_;
   }
@@ -138,21 +143,37 @@ class image_writer {
     return {};
   }
 
-  // Finds early that the name is taken. publish() checks it again.
+  // Whether the name can be taken.
   status check_target(const target_name &target) const {
     struct stat there {};
     const int r = target.calls().status_at(target.directory(), target.name().c_str(), &there);
     if (r < 0) return {};
     if (!options_.replace)
       return make_system_error(EEXIST, writer_op, "a file of this name exists already");
-    std::shared_ptr<const open_image> p;
-    if (options_.parent) p = image_opener::image_of(*options_.parent);
-    for (; p; p = p->parent) {
+    for (auto p = ancestor_; p; p = p->parent) {
       struct stat st {};
       if (target.calls().status(p->file.fd(), &st) >= 0 && st.st_ino == there.st_ino &&
           st.st_dev == there.st_dev) {
-        return refused("an image cannot replace its own parent; flatten it first");
+        return refused(
+            "an image cannot replace its own ancestor, nor that of an image that is flattened: "
+            "write it to another file");
       }
+    }
+    return options_.force ? status() : check_no_children(target);
+  }
+
+  // An image that is published without its parents could never be read.
+  status check_parents() const {
+    if (!options_.parent) return {};
+    for (auto p = image_opener::image_of(*options_.parent); p; p = p->parent) {
+      struct stat st {};
+      if (const int r = p->file.calls().status(p->file.fd(), &st); r < 0)
+        return make_system_error(-r, writer_op, "cannot read the status of the parent", p->path);
+      if (st.st_nlink != 0) continue;
+      return make_system_error(
+          ENOENT, writer_op,
+          "the parent was deleted or replaced since it was opened: write an image without it",
+          p->path);
     }
     return {};
   }
@@ -264,6 +285,7 @@ class image_writer {
   const manifest &what_;
   contents_source &from_;
   const write_options &options_;
+  const std::shared_ptr<const open_image> ancestor_;
   superblock super_;
   superblock_bytes first_;
   std::vector<chunk_record> table_;
@@ -285,13 +307,21 @@ class contents_of_image final : public contents_source {
   const reader &reader_;
 };
 
+result<written> write_beside(const std::string &path, const manifest &what, contents_source &from,
+                             const write_options &options, const std::optional<reader> &ancestor) {
+  const auto write = [&] {
+    return image_writer(path, what, from, options,
+                        ancestor ? image_opener::image_of(*ancestor) : nullptr)
+        .run();
+  };
+  return in_file(with_host_memory(writer_op, write), path);
+}
+
 }  // namespace
 
 result<written> write(const std::string &path, const manifest &what, contents_source &from,
                       const write_options &options) {
-  return in_file(
-      with_host_memory(writer_op, [&] { return image_writer(path, what, from, options).run(); }),
-      path);
+  return write_beside(path, what, from, options, options.parent);
 }
 
 result<written> flatten(const reader &image, const std::string &path, write_options options) {
@@ -299,7 +329,7 @@ result<written> flatten(const reader &image, const std::string &path, write_opti
   if (options.chunk_bytes == 0) options.chunk_bytes = image.superblock().chunk_bytes;
   if (!options.time) options.time = image.superblock().time;
   contents_of_image from(image);
-  return write(path, image.manifest(), from, options);
+  return write_beside(path, image.manifest(), from, options, image.parent());
 }
 
 }  // namespace stillmap::image

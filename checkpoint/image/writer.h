@@ -27,16 +27,22 @@ struct written {
 //          (Where the file system can neither exchange names nor sync the directory, the last step
 //          can fail with the new image in place; the error says so.)
 // Errors:  invalid_argument (a manifest that contradicts itself, invalid options, a chain of 64
-//          images already, replacing the image's own parent); std::errc::file_exists;
+//          images already, replacing an ancestor of the image); busy (replacing, without `force`, the
+//          parent of other images: detail().found; or the image of a set);
+//          std::errc::no_such_file_or_directory (an ancestor was deleted or replaced meanwhile);
+//          std::errc::file_exists;
 //          no_space_on_device; operation_canceled; those of the source; corrupt (what was read back
 //          differs from what was written); out_of_memory; errors of system calls.
 // Memory:  threads * queue_depth * chunk_bytes; twice that with compression or encryption.
-// Threads: safe; several writers of one name end with one of their images.
+// Threads: safe; several writers of one name end with one of their images. Parents and children are
+//          looked for again right before the image gets its name: of two processes, one that
+//          replaces a parent and one that writes its child, one is refused, unless they get there in
+//          the same instant.
 result<written> write(const std::string &path, const manifest &what, contents_source &from,
                       const write_options &options = {});
 
 // Writes an image with the contents of `image` and without a parent. `options.parent` is ignored;
-// the time and chunk size are the image's unless given.
+// the time and chunk size are the image's unless given. It may replace `image`, not an ancestor of it.
 result<written> flatten(const reader &image, const std::string &path, write_options options = {});
 
 }  // namespace stillmap::image

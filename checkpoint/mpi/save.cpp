@@ -4,7 +4,7 @@
 
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
-#include "stillmap/checkpoint/image/internal/image_file.h"
+#include "stillmap/checkpoint/image/internal/read_superblock.h"
 #include "stillmap/checkpoint/image/set_writer.h"
 #include "stillmap/checkpoint/mpi/internal/collective.h"
 #include "stillmap/checkpoint/snapshot/internal/save_operation.h"
@@ -33,7 +33,7 @@ class rank_of_save {
     if (all_.rank() != 0) return {};
     STILLMAP_ASSIGN_OR_RETURN(
         auto set, image::set_writer::create(folder_, static_cast<std::uint32_t>(all_.size()),
-                                            {options_.replace, options_.calls}));
+                                            {options_.replace, options_.force, options_.calls}));
     set_ = std::make_unique<image::set_writer>(std::move(set));
     id_ = set_->set();
     return {};
@@ -108,12 +108,8 @@ class rank_of_save {
   status check_image(int rank, const image::set_member &m) const {
     const std::string path = path_of(rank);
     const auto checked = [&]() -> status {
-      STILLMAP_ASSIGN_OR_RETURN(
-          auto f, image::image_file::open_to_read(*options_.calls, AT_FDCWD, path, false));
-      STILLMAP_ASSIGN_OR_RETURN(const auto block,
-                                image::aligned_memory::create(image::block_bytes));
-      STILLMAP_RETURN_IF_ERROR(f.read(block.bytes(), 0));
-      STILLMAP_ASSIGN_OR_RETURN(const auto head, image::decode_superblock(block.bytes()));
+      STILLMAP_ASSIGN_OR_RETURN(const auto head,
+                                image::read_superblock(*options_.calls, AT_FDCWD, path));
       if (head.image == m.image && head.root == m.root) return {};
       return image::image_error(errc::corrupt, save_op, "not the image that the rank wrote",
                                 image::part::set, 0, head.root.text(), m.root.text());

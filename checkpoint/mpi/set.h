@@ -32,7 +32,7 @@
 namespace stillmap::mpi {
 
 struct save_options {
-  // The options of this rank. `image.replace` of rank 0 applies to the set; `image.parent` is this
+  // The options of this rank. `image.replace` and `force` of rank 0 apply to the set; `image.parent` is this
   // rank's image of an earlier set; its set fields are ignored.
   snapshot::save_options snapshot;
 };

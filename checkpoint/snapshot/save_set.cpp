@@ -97,8 +97,9 @@ result<written_set> save_set(std::span<const set_part> parts, const std::string 
   return with_host_memory(save_set_op, [&]() -> result<written_set> {
     STILLMAP_RETURN_IF_ERROR(check(parts, options));
     STILLMAP_ASSIGN_OR_RETURN(
-        auto set, image::set_writer::create(folder, static_cast<std::uint32_t>(parts.size()),
-                                            {options.image.replace, options.image.calls}));
+        auto set, image::set_writer::create(
+                      folder, static_cast<std::uint32_t>(parts.size()),
+                      {options.image.replace, options.image.force, options.image.calls}));
     STILLMAP_RETURN_IF_ERROR(image::in_file(check_replaced(set, options), folder));
     for (std::size_t i = 0; i < parts.size(); ++i) {
       STILLMAP_RETURN_IF_ERROR(

@@ -29,7 +29,7 @@ struct save_set_progress {
 };
 
 struct save_set_options {
-  // How each image is written. `replace` applies to the set; `threads` are shared by all images (0:
+  // How each image is written. `replace` and `force` apply to the set; `threads` are shared by all images (0:
   // the number of processors, at most 8 an image). Its parent, set, progress and cancel fields are
   // ignored.
   image::write_options image;
@@ -52,7 +52,7 @@ struct written_set {
 //           Replacing: the old set or the new one, never a mixture.
 // Errors:   invalid_argument (no parts; a tag of a device in two parts; another number of parents
 //           than of parts; replacing a set that a parent depends on), busy (another writer of this
-//           folder), std::errc::file_exists, operation_canceled; those of save() and
+//           folder; replacing, without `force`, a set that others build on), std::errc::file_exists, operation_canceled; those of save() and
 //           image::set_writer. detail().subject is the path of the image that failed.
 // Threads:  safe; one writer a folder.
 // Cost:     as save(), for each part.

@@ -10,6 +10,7 @@
 #include "python/src/errors.h"
 #include "python/src/fork_guard.h"
 #include "python/src/gil.h"
+#include "python/src/text.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/page_pool.h"
@@ -117,7 +118,7 @@ nb::dict dict_of(const device_figures &f) {
     entry["blocks"] = tag.blocks;
     entry["mappings"] = tag.mappings;
     entry["places"] = places;
-    tags[nb::str(name.data(), name.size())] = entry;
+    tags[str_of(name)] = entry;
   }
   nb::dict stats;
   stats["total_bytes"] = f.memory.total.bytes();

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "python/src/text.h"
+
 namespace stillmap::python {
 namespace {
 
@@ -57,14 +59,6 @@ const char *name_of_unit(error_unit unit) {
   return "";
 }
 
-// Messages and subjects may quote a path, which need not be UTF-8.
-nb::object text(std::string_view s) {
-  PyObject *const made =
-      PyUnicode_DecodeUTF8(s.data(), static_cast<Py_ssize_t>(s.size()), "surrogateescape");
-  if (made == nullptr) throw nb::python_error();
-  return nb::steal(made);
-}
-
 }  // namespace
 
 void bind_errors(nb::module_ &m) {
@@ -97,22 +91,22 @@ nb::object exception_of(const error &e) {
   const std::string message = e.message();
   nb::object made;
   if (e.is(errc::out_of_memory)) {
-    made = nb::handle(classes.out_of_memory)(text(message));
+    made = nb::handle(classes.out_of_memory)(str_of(message));
   } else if (of_the_system(e)) {
     const std::string &subject = e.detail().subject;
     // OSError itself makes FileNotFoundError and the like of the number.
     const nb::handle os_error(PyExc_OSError);
-    made = subject.empty() ? os_error(e.code.value(), text(message))
-                           : os_error(e.code.value(), text(message), text(subject));
+    made = subject.empty() ? os_error(e.code.value(), str_of(message))
+                           : os_error(e.code.value(), str_of(message), str_of(subject));
   } else {
-    made = nb::handle(class_of(e))(text(message));
+    made = nb::handle(class_of(e))(str_of(message));
   }
-  made.attr("operation") = text(e.operation);
-  made.attr("reason") = text(e.reason);
+  made.attr("operation") = str_of(e.operation);
+  made.attr("reason") = str_of(e.reason);
   made.attr("value") = e.value;
   made.attr("limit") = e.limit;
   made.attr("unit") = name_of_unit(e.unit);
-  made.attr("subject") = text(e.detail().subject);
+  made.attr("subject") = str_of(e.detail().subject);
   return made;
 }
 

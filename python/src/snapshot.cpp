@@ -12,6 +12,7 @@
 #include "python/src/exports.h"
 #include "python/src/paths.h"
 #include "python/src/progress.h"
+#include "python/src/text.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 #include "stillmap/vmm/internal/try.h"
 
@@ -21,8 +22,10 @@ namespace {
 using image::manifest;
 
 std::vector<std::string> tags_of(nb::handle tags) {
-  if (PyUnicode_Check(tags.ptr())) return {nb::cast<std::string>(tags)};
-  return nb::cast<std::vector<std::string>>(tags);
+  if (PyUnicode_Check(tags.ptr())) return {bytes_of(tags)};
+  std::vector<std::string> out;
+  for (const nb::handle tag : tags) out.push_back(bytes_of(tag));
+  return out;
 }
 
 image::codec codec_of(nb::handle name) {
@@ -42,7 +45,7 @@ std::vector<manifest::note> notes_of(nb::handle given) {
   for (const auto &[name, contents] : nb::cast<nb::dict>(given)) {
     const auto bytes = nb::cast<nb::bytes>(contents);
     const auto *const from = reinterpret_cast<const std::byte *>(bytes.c_str());
-    notes.push_back({nb::cast<std::string>(name), {from, from + bytes.size()}});
+    notes.push_back({bytes_of(name), {from, from + bytes.size()}});
   }
   return notes;
 }
@@ -63,7 +66,7 @@ nb::dict dict_of(const image::written &w) {
 
 nb::dict write_snapshot(nb::handle path, nb::handle tags, int ordinal, nb::handle parent,
                         nb::handle compression, nb::handle notes, nb::object on_progress,
-                        bool replace) {
+                        bool replace, bool force) {
   const std::string file = path_of(path);
   const std::vector<std::string> names = tags_of(tags);
   const std::string parent_file = parent.is_none() ? std::string() : path_of(parent);
@@ -71,6 +74,7 @@ nb::dict write_snapshot(nb::handle path, nb::handle tags, int ordinal, nb::handl
   snapshot::save_options options;
   options.image.compress = codec_of(compression);
   options.image.replace = replace;
+  options.image.force = force;
   options.image.cancel = progress.token();
   options.notes = notes_of(notes);
   if (progress.wanted()) {
@@ -140,7 +144,7 @@ nb::list blocks_of(const restored_blocks &self) {
   nb::list list;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     nb::dict d;
-    d["tag"] = blocks[i].tag;
+    d["tag"] = str_of(blocks[i].tag);
     d["address"] = blocks[i].range.begin.value();
     d["nbytes"] = blocks[i].range.bytes;
     d["mapped_bytes"] = r.memory.layout().mapped_bytes(blocks[i].range);
@@ -154,8 +158,7 @@ nb::list blocks_of(const restored_blocks &self) {
 nb::dict notes_dict_of(const restored_blocks &self) {
   nb::dict d;
   for (const manifest::note &note : self.get().notes) {
-    d[nb::str(note.name.data(), note.name.size())] =
-        nb::bytes(note.bytes.data(), note.bytes.size());
+    d[str_of(note.name)] = nb::bytes(note.bytes.data(), note.bytes.size());
   }
   return d;
 }
@@ -189,15 +192,20 @@ void bind_snapshot(nb::module_ &m) {
       "snapshot", &write_snapshot, nb::arg("path"), nb::arg("tags"), nb::kw_only(),
       nb::arg("device") = 0, nb::arg("parent").none() = nb::none(),
       nb::arg("compression").none() = nb::none(), nb::arg("notes").none() = nb::none(),
-      nb::arg("progress").none() = nb::none(), nb::arg("replace") = false,
+      nb::arg("progress").none() = nb::none(), nb::arg("replace") = false, nb::arg("force") = false,
       "Writes an image of all memory with one of these tags, with checksums: the whole file or "
       "none.\n"
       "Waits for the device; until it returns, nothing may change the memory. parent: an earlier\n"
       "image, of which unchanged chunks are not stored again. compression: 'lz4' or 'zstd'. "
       "notes:\n"
       "data of the application, returned by restore(). progress(done, total) in bytes, from any\n"
-      "thread; an exception in it, or Ctrl-C, cancels. replace: an image of this name.\n"
-      "Raises InvalidArgumentError (no such tag), BusyError, NotSupportedError, OSError.");
+      "thread; an exception in it, or Ctrl-C, cancels. replace: an image of this name,\n"
+      "unless other images in its folder name it as their parent: with force, these can no longer "
+      "be\n"
+      "read.\n"
+      "Raises InvalidArgumentError (no such tag), BusyError (also: the image is the parent of "
+      "others),\n"
+      "NotSupportedError, OSError.");
   nb::class_<restored_blocks>(
       m, "Restored", nb::is_final(), nb::is_weak_referenceable(),
       "Memory that restore() brought back; it is released with this object.")

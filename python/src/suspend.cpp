@@ -10,6 +10,7 @@
 #include "python/src/errors.h"
 #include "python/src/gil.h"
 #include "python/src/paths.h"
+#include "python/src/text.h"
 #include "stillmap/checkpoint/common/internal/host_memory.h"
 #include "stillmap/checkpoint/common/internal/host_room.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
@@ -75,7 +76,7 @@ backing_store store_of(const std::string &name) {
 
 nb::dict dict_of(const suspended_tag &s) {
   nb::dict d;
-  d["tag"] = s.tag;
+  d["tag"] = str_of(s.tag);
   d["store"] = name_of_store(s.store);
   d["places"] = s.places;
   d["nbytes"] = s.bytes;

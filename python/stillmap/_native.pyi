@@ -224,6 +224,7 @@ def snapshot(
     notes: dict[str, bytes] | None = None,
     progress: _Progress = None,
     replace: bool = False,
+    force: bool = False,
 ) -> dict[str, Any]: ...
 
 @final

@@ -251,6 +251,23 @@ class Snapshot(TestCase):
         error = self.assertRaisesSaying(FileNotFoundError, "none", stillmap.restore, self.path("none"))
         self.assertEqual(error.filename, self.path("none"))
 
+    def test_a_parent_is_replaced_by_force_only(self):
+        child = self.path("child.smi")
+        stillmap.snapshot(self.file, "saved")
+        stillmap.snapshot(child, "saved", parent=self.file)
+        self.assertRaisesSaying(stillmap.BusyError, "child.smi", stillmap.snapshot, self.file, "saved", replace=True)
+        stillmap.snapshot(self.file, "saved", replace=True, force=True)
+        self.heap.close()
+        self.assertRaises(FileNotFoundError, stillmap.restore, child)
+
+    def test_names_that_are_no_utf_8_come_back(self):
+        notes = {"no \udcff\udcc0 UTF-8": b"1", "gr\u00fc\u00df": b"2"}
+        stillmap.snapshot(self.file, "saved", notes=notes)
+        self.heap.close()
+        self.assertRaisesSaying(stillmap.InvalidArgumentError, "\udcff", stillmap.restore, self.file, tags=["\udcff"])
+        with stillmap.restore(self.file) as memory:
+            self.assertEqual(memory.notes, notes)
+
     def test_a_damaged_image(self):
         stillmap.snapshot(self.file, "saved")
         self.heap.close()

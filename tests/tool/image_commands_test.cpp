@@ -244,5 +244,63 @@ TEST_F(image_commands, flatten_needs_no_parent) {
   EXPECT_EQ(read, m.contents);
 }
 
+// Regression: flatten --replace overwrote an ancestor of its input, and with it the parent of others.
+TEST_F(image_commands, a_parent_is_replaced_by_force_only) {
+  memory m = small();
+  const std::string a = put("a.smi", m);
+  image::write_options how;
+  how.parent = open(a);
+  m.contents[9] ^= std::byte{1};
+  const std::string b = put("b.smi", m, how);
+  how.parent = open(b);
+  const std::string c = put("c.smi", m, how);
+  expect_failure("image flatten --replace '" + c + "' '" + a + "'", 2, "a.smi");
+  expect_failure("image flatten --replace --force '" + c + "' '" + a + "'", 2, "a.smi");
+  expect_failure("image flatten --replace '" + b + "' '" + b + "'", 4, "c.smi");
+  const ran children = run("image list --children '" + a + "'");
+  EXPECT_EQ(children.status, 0) << children.err;
+  for (const char *says : {"b.smi", "c.smi", "2 images"}) {
+    EXPECT_NE(children.out.find(says), std::string::npos) << children.out;
+  }
+  const ran json = run("image list --json '" + folder_.string() + "'");
+  EXPECT_EQ(json.status, 0) << json.err;
+  for (const char *says : {"\"name\": \"c.smi\"", "\"parent\": \"b.smi\"", "\"parent\": null"}) {
+    EXPECT_NE(json.out.find(says), std::string::npos) << json.out;
+  }
+  // Children first, in their places: then nothing depends on the parents.
+  EXPECT_EQ(run("image flatten --replace '" + c + "' '" + c + "'").status, 0);
+  EXPECT_EQ(run("image flatten --replace '" + b + "' '" + b + "'").status, 0);
+  EXPECT_EQ(run("image flatten --replace '" + c + "' '" + a + "'").status, 0);
+  EXPECT_EQ(run("image verify '" + b + "'").status, 0);
+  EXPECT_EQ(run("image list --children '" + a + "' '" + folder_.string() + "'").last_line(),
+            "0 images, 0 B");
+}
+
+TEST_F(image_commands, prune_keeps_what_is_needed) {
+  memory m = small();
+  image::write_options how;
+  how.time = 1;
+  put("old.smi", m, how);
+  how.time = 2;
+  const std::string parent = put("base.smi", m, how);
+  how.time = 3;
+  how.parent = open(parent);
+  put("new.smi", m, how);
+  const std::string line = "image prune '" + folder_.string() + "' --keep 1";
+  const ran dry = run(line + " --dry-run");
+  EXPECT_EQ(dry.status, 0) << dry.err;
+  EXPECT_NE(dry.last_line().find("1 would be removed"), std::string::npos) << dry.out;
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "old.smi"));
+  const ran done = run(line + " --json");
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_NE(done.out.find("\"needed\": [\n    {\n      \"name\": \"base.smi\""), std::string::npos)
+      << done.out;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "old.smi"));
+  EXPECT_EQ(run("image verify '" + (folder_ / "new.smi").string() + "'").status, 0);
+  expect_usage("image prune '" + folder_.string() + "' --keep 0", "--keep");
+  expect_usage("image prune '" + folder_.string() + "'", "--keep");
+  EXPECT_EQ(run("image prune --keep 1 '" + folder_.string() + "/none'").status, 3);
+}
+
 }  // namespace
 }  // namespace stillmap::testing

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace stillmap::image {
 namespace {
@@ -40,7 +41,9 @@ bool is_still(file_calls &calls, int directory, const std::string &name, int fd)
 }
 
 void remove_left_overs(const target_name &to) {
-  for (const std::string &name : to.calls().names_in(to.directory())) {
+  std::vector<std::string> names;
+  (void)to.calls().names_in(to.directory(), names);
+  for (const std::string &name : names) {
     if (target_of_temporary(name) == to.name()) remove_if_dead(to.calls(), to.directory(), name);
   }
 }

@@ -103,17 +103,22 @@ bool file_calls::is_in_memory(int fd) {
   return ::fstatfs(fd, &s) == 0 && (s.f_type == TMPFS_MAGIC || s.f_type == RAMFS_MAGIC);
 }
 
-std::vector<std::string> file_calls::names_in(int directory) {
-  std::vector<std::string> names;
+int file_calls::names_in(int directory, std::vector<std::string> &names) {
   // A new descriptor, because closedir() closes the one it reads.
   const int fd = open_at(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-  const std::unique_ptr<DIR, int (*)(DIR *)> d(fd < 0 ? nullptr : ::fdopendir(fd), &::closedir);
+  if (fd < 0) return fd;
+  const std::unique_ptr<DIR, int (*)(DIR *)> d(::fdopendir(fd), &::closedir);
   if (d == nullptr) {
-    if (fd >= 0) close(fd);
-    return names;
+    const int why = -errno;
+    close(fd);
+    return why;
   }
-  while (const dirent *entry = ::readdir(d.get())) names.emplace_back(entry->d_name);
-  return names;
+  for (;;) {
+    errno = 0;
+    const dirent *entry = ::readdir(d.get());
+    if (entry == nullptr) return -errno;
+    names.emplace_back(entry->d_name);
+  }
 }
 
 bool file_calls::may_use_ring() {

@@ -38,13 +38,22 @@ class file_calls {
   virtual int remove_directory_at(int directory, const char *name);  // empty ones only
   // Whether the file system keeps files in the page cache only (tmpfs).
   virtual bool is_in_memory(int fd);
-  // The names in a directory; empty if it cannot be read.
-  virtual std::vector<std::string> names_in(int directory);
+  // Appends the names in a directory. 0: all of them; else only some.
+  virtual int names_in(int directory, std::vector<std::string> &names);
 
   // Whether to try io_uring.
   virtual bool may_use_ring();
   // The result of an io_uring write of `bytes`; `result` is what io_uring returned.
   virtual int ring_wrote(int result, std::size_t bytes);
+};
+
+// An open directory, or -1 or an error; closes it.
+struct open_directory {
+  file_calls &calls;
+  const int fd;
+  ~open_directory() {
+    if (fd >= 0) calls.close(fd);
+  }
 };
 
 }  // namespace stillmap::image

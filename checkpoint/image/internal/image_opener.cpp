@@ -22,13 +22,6 @@ std::string at_most(std::uint64_t n) {
   return "at most " + std::to_string(n);
 }
 
-// Closes it.
-struct open_directory {
-  file_calls &calls;
-  int fd;
-  ~open_directory() { calls.close(fd); }
-};
-
 status set_parent(open_image &image, const std::shared_ptr<const open_image> &parent) {
   if (image.key != parent->key) {
     const superblock &s = image.superblock;
@@ -164,10 +157,12 @@ result<std::shared_ptr<open_image>> image_opener::try_parent(const open_image &i
 
 status image_opener::find_parent(open_image &image, int directory) {
   bool replaced = false;
+  int unlisted = 0;  // the error of a folder whose names are not all known
   file_calls &calls = image.file.calls();
   // Searches the images of an open directory; true: the parent was found and set.
   const auto search = [&](int in, const std::string &prefix) -> result<bool> {
-    std::vector<std::string> names = calls.names_in(in);
+    std::vector<std::string> names;
+    if (const int r = calls.names_in(in, names); r < 0) unlisted = -r;
     std::sort(names.begin(), names.end());
     for (const std::string &name : names) {
       if (!name.ends_with(".smi") || name.starts_with('.')) continue;
@@ -201,7 +196,10 @@ status image_opener::find_parent(open_image &image, int directory) {
   const superblock &s = image.superblock;
   const auto e = replaced ? make_error(errc::corrupt, image_opener_op,
                                        "the parent was replaced: its root digest differs")
-                          : make_system_error(ENOENT, image_opener_op, "the parent was not found");
+                 : unlisted != 0
+                     ? make_system_error(unlisted, image_opener_op,
+                                         "the parent was not found: a folder cannot be listed")
+                     : make_system_error(ENOENT, image_opener_op, "the parent was not found");
   return tl::unexpected(
       e.value().with({.where = position(part::parent, 64),
                       .expected = s.parent.text() + " with root " + s.parent_root.text()}));

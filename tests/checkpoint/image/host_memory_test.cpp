@@ -181,7 +181,7 @@ TEST_F(image_without_host_memory, a_set_is_whole_or_not_there) {
     }
   };
   const auto save = [&](bool replace) -> status {
-    auto set = set_writer::create(place, 2, {replace, nullptr});
+    auto set = set_writer::create(place, 2, {.replace = replace});
     if (!set) return tl::unexpected(set.error());
     std::vector<set_member> members;
     for (std::uint32_t i = 0; i < 2; ++i) {

@@ -327,11 +327,15 @@ TEST(image_keys, are_regular_files) {
   EXPECT_EQ(key.error().detail().subject, path);
 }
 
-TEST_F(image_file_calls, a_folder_that_cannot_be_read_has_no_names_and_is_closed) {
+TEST_F(image_file_calls, a_folder_that_cannot_be_read_is_an_error_and_is_closed) {
   put_file(path("a"), counting(1));
-  EXPECT_EQ(file_calls::system().names_in(AT_FDCWD).empty(), false);
+  std::vector<std::string> names;
+  EXPECT_EQ(file_calls::system().names_in(AT_FDCWD, names), 0);
+  EXPECT_FALSE(names.empty());
   no_folder calls(path("a"));
-  EXPECT_TRUE(calls.names_in(AT_FDCWD).empty());
+  names.clear();
+  EXPECT_EQ(calls.names_in(AT_FDCWD, names), -ENOTDIR);
+  EXPECT_TRUE(names.empty());
   EXPECT_EQ(calls.open, 0);
 }
 

@@ -187,10 +187,10 @@ TEST_F(image_round_trip, parents_that_moved_are_named_or_not_found) {
 // Whatever the order in which the file system lists them.
 TEST_F(image_round_trip, of_two_copies_of_a_parent_the_first_by_name_is_taken) {
   class backwards final : public file_calls {
-    std::vector<std::string> names_in(int directory) override {
-      auto names = file_calls::names_in(directory);
+    int names_in(int directory, std::vector<std::string> &names) override {
+      const int r = file_calls::names_in(directory, names);
       std::sort(names.rbegin(), names.rend());
-      return names;
+      return r;
     }
   };
   const sample s = make_sample();
@@ -379,7 +379,7 @@ TEST_F(image_round_trip, keys_of_a_chain) {
   write_options again = small();
   again.key = options.key;
   again.sign_with = options.sign_with;
-  again.replace = true;
+  again.replace = again.force = true;
   put("a.smi", s, again);
   options.parent = *reader::open(path("a.smi"), open);
   options.replace = true;

@@ -78,6 +78,10 @@ std::size_t simulated_disk::find(int directory, const char *name) const {
   std::string last;
   const std::size_t in = parent(directory, name, last);
   if (in == none || last.empty() || last == ".") return in;
+  if (last == "..") {
+    const auto above = directories_of(in);
+    return above.empty() ? in : above.front();
+  }
   const auto found = inodes_[in].names_now.find(last);
   return found == inodes_[in].names_now.end() ? none : found->second;
 }
@@ -245,8 +249,20 @@ int simulated_disk::lock(int fd) {
   return 0;
 }
 
-void simulated_disk::fill(struct stat *to, std::size_t number, const inode &of) {
+std::vector<std::size_t> simulated_disk::directories_of(std::size_t number) const {
+  std::vector<std::size_t> out;
+  for (std::size_t i = 1; i < inodes_.size(); ++i) {
+    for (const auto &entry : inodes_[i].names_now) {
+      if (entry.second == number) out.push_back(i);
+    }
+  }
+  return out;
+}
+
+void simulated_disk::fill(struct stat *to, std::size_t number) const {
+  const inode &of = inodes_[number];
   *to = {};
+  to->st_nlink = directories_of(number).size();
   to->st_ino = number;
   to->st_dev = 1;
   to->st_mode = of.directory ? S_IFDIR | 0700 : S_IFREG | 0600;
@@ -256,14 +272,14 @@ int simulated_disk::status(int fd, struct stat *to) {
   const std::lock_guard lock(mutex_);
   const std::size_t of = open_inode(fd);
   if (of == none) return -EBADF;
-  fill(to, of, inodes_[of]);
+  fill(to, of);
   return 0;
 }
 int simulated_disk::status_at(int directory, const char *name, struct stat *to) {
   const std::lock_guard lock(mutex_);
   const std::size_t of = find(directory, name);
   if (of == none) return -ENOENT;
-  fill(to, of, inodes_[of]);
+  fill(to, of);
   return 0;
 }
 
@@ -317,13 +333,12 @@ int simulated_disk::remove_directory_at(int directory, const char *name) {
   return unlink_at(directory, name);
 }
 
-std::vector<std::string> simulated_disk::names_in(int directory) {
+int simulated_disk::names_in(int directory, std::vector<std::string> &to) {
   const std::lock_guard lock(mutex_);
-  std::vector<std::string> out;
   const std::size_t of = open_inode(directory);
-  if (of == none) return out;
-  for (const auto &entry : inodes_[of].names_now) out.push_back(entry.first);
-  return out;
+  if (of == none) return -EBADF;
+  for (const auto &entry : inodes_[of].names_now) to.push_back(entry.first);
+  return 0;
 }
 
 }  // namespace stillmap::image

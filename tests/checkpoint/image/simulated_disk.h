@@ -57,7 +57,7 @@ class simulated_disk final : public file_calls {
   int make_directory_at(int directory, const char *name, unsigned mode) override;
   int remove_directory_at(int directory, const char *name) override;
   bool is_in_memory(int) override { return false; }
-  std::vector<std::string> names_in(int directory) override;
+  int names_in(int directory, std::vector<std::string> &names) override;
   bool may_use_ring() override { return false; }
 
  private:
@@ -96,7 +96,8 @@ class simulated_disk final : public file_calls {
   std::size_t find(int directory, const char *name) const;  // none: there is nothing
   // The directory and the last part of a path.
   std::size_t parent(int directory, const char *name, std::string &last) const;
-  static void fill(struct stat *to, std::size_t number, const inode &of);
+  std::vector<std::size_t> directories_of(std::size_t number) const;  // one for each of its names
+  void fill(struct stat *to, std::size_t number) const;
 
   mutable std::mutex mutex_;
   std::vector<inode> inodes_ = std::vector<inode>(2, new_directory());  // 1: the root

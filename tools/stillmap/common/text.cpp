@@ -1,6 +1,9 @@
 #include "tools/stillmap/common/text.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
+
+#include <ctime>
 
 #include "tools/stillmap/common/size.h"
 
@@ -46,6 +49,11 @@ std::string wrap(const std::string &text, std::size_t indent, std::size_t width)
     }
   }
   return out;
+}
+
+std::string utc_text(std::uint64_t ns) {
+  const auto seconds = static_cast<std::time_t>(ns / 1'000'000'000);
+  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(seconds));
 }
 
 std::string counted(std::uint64_t n, const char *thing) {

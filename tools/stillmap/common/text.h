@@ -16,6 +16,9 @@ std::string shell_quoted(const std::string &text);  // one word in single quotes
 // Line breaks in `text` stay. One byte counts as one column.
 std::string wrap(const std::string &text, std::size_t indent, std::size_t width);
 
+// "2026-11-29 18:00:00 UTC", of nanoseconds since 1970.
+std::string utc_text(std::uint64_t ns);
+
 // "1 page", "2 pages".
 std::string counted(std::uint64_t n, const char *thing);
 

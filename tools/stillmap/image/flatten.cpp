@@ -17,6 +17,7 @@ outcome<exit_status> run_flatten(const flatten_options &o) {
   image::write_options options;
   options.key = keys.key;
   options.replace = o.replace;
+  options.force = o.force;
   options.compress = codec_of(o.compress);
   progress bar("flatten", opened.superblock().contents_bytes, o.json);
   options.on_progress = [&](const image::write_progress &p) {

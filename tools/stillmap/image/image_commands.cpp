@@ -57,9 +57,40 @@ void add_flatten(command &group) {
   c.argument(o.from, "IMAGE", "the image").required();
   c.argument(o.to, "NEW", "the image to write").required();
   c.text("--compress", o.compress, "none|lz4|zstd", "compress chunks that get smaller by it");
-  c.flag("--replace", o.replace, "overwrite NEW if it exists");
+  c.flag(
+      "--replace", o.replace,
+      "overwrite NEW if it exists; NEW may be IMAGE itself, which then needs no parent any more");
+  c.flag("--force", o.force,
+         "with --replace: even if other images in its folder build on NEW, which cannot be read "
+         "then");
   c.json(o.json);
   add_image_options(c, o.image);
+}
+
+void add_image_list(command &group) {
+  const auto [c, o] = group.add(
+      "list", run_image_list,
+      "Lists the images in a folder, with their parents. These are the files *.smi in it and in "
+      "folders directly in it, which hold sets. It reads their first blocks only, and needs no "
+      "key.");
+  c.argument(o.folder, "FOLDER", "the folder (default: the current one, or that of --children)");
+  c.text("--children", o.children_of, "IMAGE",
+         "only those that need this image, or this set, to be read");
+  c.json(o.json);
+}
+
+void add_prune(command &group) {
+  const auto [c, o] = group.add(
+      "prune", run_prune,
+      "Removes all but the newest images and sets of a folder, and what these build on. A set is a "
+      "folder in it. Children go before their parents. Files that are no images, or cannot be "
+      "read, stay, and so does what a symbolic link leads to.");
+  c.argument(o.folder, "FOLDER", "the folder").required();
+  c.number("--keep", o.keep, std::uint64_t{1}, std::uint64_t{1} << 32, "N",
+           "how many of the newest stay, by the time of their contents")
+      .required();
+  c.flag("--dry-run", o.dry_run, "say what would be removed, and remove nothing");
+  c.json(o.json);
 }
 
 void add_restore(command &group) {
@@ -82,11 +113,14 @@ void add_restore(command &group) {
 }  // namespace
 
 void add_image_commands(command &root) {
-  command &group = root.add("image", "Images of device memory: inspect, check and restore them.");
+  command &group =
+      root.add("image", "Images of device memory: list, check, restore and remove them.");
   add_inspect(group);
   add_verify(group);
   add_diff(group);
   add_flatten(group);
+  add_image_list(group);
+  add_prune(group);
   add_restore(group);
 }
 

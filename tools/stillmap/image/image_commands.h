@@ -37,9 +37,23 @@ outcome<exit_status> run_diff(const diff_options &o);
 struct flatten_options {
   std::string from, to, compress = "none";
   image_options image;
-  bool replace = false, json = false;
+  bool replace = false, force = false, json = false;
 };
 outcome<exit_status> run_flatten(const flatten_options &o);
+
+struct image_list_options {
+  std::string folder;       // empty: that of `children_of`, or the current one
+  std::string children_of;  // an image, or the folder of a set; empty: list all
+  bool json = false;
+};
+outcome<exit_status> run_image_list(const image_list_options &o);
+
+struct prune_command_options {
+  std::string folder;
+  std::uint64_t keep = 0;
+  bool dry_run = false, json = false;
+};
+outcome<exit_status> run_prune(const prune_command_options &o);
 
 struct restore_options {
   std::string file, send_to;

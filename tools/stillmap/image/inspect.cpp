@@ -1,5 +1,4 @@
 // stillmap image inspect: prints the metadata of an image.
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -59,11 +58,6 @@ std::vector<tag_sums> by_tag(const image::manifest &m) {
     }
   }
   return out;
-}
-
-std::string when(std::uint64_t ns) {
-  const auto seconds = static_cast<std::time_t>(ns / 1'000'000'000);
-  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(seconds));
 }
 
 std::string name_of_access(const std::vector<access_grant> &list) {
@@ -145,7 +139,7 @@ void print_head(const image::reader &r) {
   fmt::print(
       "image     {}, {}; its metadata is intact (stillmap image verify checks the contents)\n",
       r.path(), human_and_exact(h.file_bytes));
-  fmt::print("saved     {}, id {}\n", when(h.time), h.image.text());
+  fmt::print("saved     {}, id {}\n", utc_text(h.time), h.image.text());
   fmt::print("root      {}\n", h.root.text());
   fmt::print("device    {}, {}, {}, CUDA {}.{}\n", printable(m.device.name),
              uuid_text(m.device.uuid), format_bytes(m.device.memory_bytes),
@@ -159,7 +153,8 @@ void print_head(const image::reader &r) {
   }
   if (h.encrypted()) fmt::print("          encrypted\n");
   if (const auto by = r.signer()) fmt::print("signed by {}\n", by->text());
-  for (auto at = r.parent(); at; at = at->parent()) fmt::print("parent    {}\n", at->path());
+  for (auto at = r.parent(); at; at = at->parent())
+    fmt::print("parent    {}\n", printable(at->path()));
   for (const image::manifest::note &note : m.notes) {
     fmt::print("note      {}: {} bytes\n", printable(note.name), format_count(note.bytes.size()));
   }
