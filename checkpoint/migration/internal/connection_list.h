@@ -37,8 +37,8 @@ class connection_list {
  private:
   // A task's connections, and those of sources that ask for an outcome; and those whose peer is not
   // authenticated yet.
-  static constexpr std::size_t max_connections = max_channels + 32, max_handshakes = 32,
-                               max_handshakes_of_host = 8;
+  static constexpr std::size_t max_connections = max_channels + 32, max_handshakes = 64,
+                               max_handshakes_of_host = 16;
   std::size_t count(int state) const;
   std::list<accepted_connection> all_;
 };
