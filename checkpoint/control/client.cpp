@@ -83,7 +83,14 @@ result<checkpoint::suspended_tag> client::suspend(const suspend_request &r) cons
 result<checkpoint::suspended_tag> client::resume(const std::string &tag) const {
   return with_host_memory(client_op, [&]() -> result<checkpoint::suspended_tag> {
     return call<checkpoint::suspended_tag>(address_, options_,
-                                           {kind::resume, encode(resume_request{tag})});
+                                           {kind::resume, encode(resume_request{tag, false})});
+  });
+}
+
+result<checkpoint::suspended_tag> client::resume_all() const {
+  return with_host_memory(client_op, [&]() -> result<checkpoint::suspended_tag> {
+    return call<checkpoint::suspended_tag>(address_, options_,
+                                           {kind::resume, encode(resume_request{{}, true})});
   });
 }
 

@@ -37,8 +37,13 @@ class client {
       : address_(std::move(address)), options_(std::move(options)) {}
 
   result<process_status> status() const;
+  // `all` sums up: the tag in the response is empty. If one of them fails, those before it are
+  // resumed.
   result<checkpoint::suspended_tag> suspend(const suspend_request &r) const;
   result<checkpoint::suspended_tag> resume(const std::string &tag) const;
+  // Resumes all tags that the process's suspender has. If one of them fails, it and those after it
+  // stay suspended.
+  result<checkpoint::suspended_tag> resume_all() const;
   // Calls `on_progress` a few times a second, on this thread.
   result<image::written> snapshot(
       const snapshot_request &r,

@@ -60,15 +60,20 @@ struct process_status {
   std::uint64_t page_bytes = 0;
   std::uint64_t memory_total = 0, memory_free = 0;  // of the device; 0: unknown
   std::vector<tag_status> tags;                     // ordered by tag
-  std::uint64_t omitted_tags = 0;                   // did not fit into the response
+  // Tags that the response has no room for, and their memory: `tags` is cut short.
+  std::uint64_t omitted_tags = 0, omitted_mapped_bytes = 0, omitted_suspended_bytes = 0;
   job_status job;
 };
+
+// A request names the tags that it is about, or asks for `all`: then it names none, and the process
+// takes all tags that it has at that moment. (Those of a status may be cut short.)
 
 struct suspend_request {
   std::string tag{};
   checkpoint::backing_store store = checkpoint::backing_store::pinned_host;
   // For backing_store::file: an absolute path. Empty: the process's $TMPDIR, or /tmp.
   std::string directory{};
+  bool all = false;  // every tag that has mapped memory
 };
 
 // Paths are absolute; the controlled process reads and writes them with its own rights, and no key
@@ -83,6 +88,8 @@ struct snapshot_request {
   // Files with a key that encrypts the image (and its parent), and with one that signs it: 32 bytes,
   // or 64 hexadecimal digits. Empty: neither.
   std::string key{}, sign_with{};
+  bool force = false;  // replaces an image even if others build on it
+  bool all = false;
 };
 
 struct snapshot_progress {
@@ -97,6 +104,7 @@ struct handoff_request {
   std::string to{};
   // How long to wait until it listens, and then for each of its replies.
   std::chrono::milliseconds timeout{10'000};
+  bool all = false;
 };
 
 // As migration::send_options. Paths are absolute; the controlled process reads the files with its
@@ -119,6 +127,7 @@ struct migrate_request {
   std::uint64_t bytes_per_second = 0;
   std::chrono::milliseconds timeout{10'000};
   std::chrono::milliseconds resolve_timeout{10'000};
+  bool all = false;
 };
 
 }  // namespace stillmap::control

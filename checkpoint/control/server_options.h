@@ -39,6 +39,9 @@ struct server_callbacks {
 
 struct server_options {
   server_callbacks task;
+  // A literal. If set, the server only holds its address: every request is refused as busy, for
+  // this reason.
+  const char *not_ready = nullptr;
   // Whether to serve this process. Empty: if it runs as the same user or as root. A process that is served can
   // suspend, move and drop memory, and have files written with the rights of this process. Called for each
   // connection, on the thread that accepts them: it must not wait.

@@ -130,6 +130,12 @@ TEST_F(task_commands, a_task_sleeps_and_wakes) {
   EXPECT_TRUE(is_whole(dev()));
   EXPECT_EQ(went_on_, 1);
   expect(run("task resume " + where_ + " weights"), 1, {"weights is not suspended"});
+  expect(run("task suspend " + where_ + " --all"), 0, {"all tags suspended", " at 6 places"});
+  expect(run("task resume " + where_ + " --all --json"), 0,
+         {"\"tag\": null", "\"bytes\": " + std::to_string(6 * page())});
+  EXPECT_TRUE(is_whole(dev()));
+  expect_usage("task suspend " + where_, "either TAG or --all");
+  expect_usage("task resume --all " + where_ + " weights", "either TAG or --all");
   expect(run("task suspend " + where_ + " weihgts"), 3,
          {where_ + ": no memory has the tag 'weihgts'; did you mean 'weights'?"});
 }
@@ -201,7 +207,7 @@ TEST_F(task_commands, memory_goes_from_an_image_to_a_holder_and_on) {
   const pid_t first = receiver_;
   start_receiver(next, "--control " + next + "-2");
   const pid_t second = std::exchange(receiver_, first);
-  expect(run("task handoff send " + ask + " --tag weights --tag cache --to " + next), 0,
+  expect(run("task handoff send " + ask + " --all --to " + next), 0,
          {"in 2 blocks (6 pages), now owned by process " + std::to_string(second)});
   EXPECT_EQ(ended(), 0);
   receiver_ = second;

@@ -45,7 +45,8 @@ IMAGE_MAY_USE = (
 
 # Replay asks hostcuda, where it is the driver, for modelled costs and a smaller device.
 HOSTCUDA_USERS = (("allocators/replay", "hostcuda"),)
-# What passes errors on, or makes them, which sources and internal headers of every library use.
+# What passes errors on, or makes them, and text that others chose, which sources and internal headers of
+# every library use.
 SHARED_INTERNAL = ("vmm/internal/creating_process.h", "vmm/internal/file_size_limit.h", "vmm/internal/fork_closed_fd.h",
                    "vmm/internal/host_memory.h", "vmm/internal/start_thread.h", "vmm/internal/try.h",
                    "vmm/internal/undying.h", "vmm/internal/utf8.h")

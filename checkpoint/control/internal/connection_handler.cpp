@@ -77,6 +77,9 @@ result<bytes> connection_handler::respond(const handoff::message &m) {
     return make_error(errc::corrupt, connection_handler_op, "the request carries file descriptors",
                       m.fds.size(), 0, error_unit::items);
   }
+  if (options_.not_ready != nullptr) {
+    return make_error(errc::busy, connection_handler_op, options_.not_ready);
+  }
   switch (static_cast<kind>(m.kind)) {
     case kind::status:
       return run<empty_request>(
@@ -84,7 +87,7 @@ result<bytes> connection_handler::respond(const handoff::message &m) {
     case kind::suspend:
       return run<suspend_request>(m, [&](const auto &r) { return executor_.suspend(r, stop_); });
     case kind::resume:
-      return run<resume_request>(m, [&](const auto &r) { return executor_.resume(r.tag); });
+      return run<resume_request>(m, [&](const auto &r) { return executor_.resume(r); });
     case kind::snapshot:
       return run<snapshot_request>(m, [&](const auto &r) {
         return executor_.snapshot(r, stop_, [this](const auto &p) { return report(p); });

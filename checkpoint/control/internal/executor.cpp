@@ -2,7 +2,8 @@
 
 #include <unistd.h>
 
-#include <algorithm>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "stillmap/checkpoint/image/internal/key_file.h"
@@ -102,26 +103,43 @@ process_status executor::status() const {
   return s;
 }
 
+result<std::vector<std::string>> executor::tags_for(bool all, std::vector<std::string> named,
+                                                    const char *op) const {
+  if (!all) return named;
+  std::set<std::string> tags;
+  for (const block_record &b : device_.space().blocks()) {
+    // What another process owns by now is no memory of this one.
+    const bool is_away = b.released_bytes != 0 && b.mapped_bytes + b.suspended_bytes == 0;
+    if (!b.tag.empty() && !is_away) tags.insert(b.tag);
+  }
+  if (tags.empty()) {
+    return make_error(errc::invalid_argument, op, "the process has no memory with a tag");
+  }
+  return std::vector<std::string>(tags.begin(), tags.end());
+}
+
 stillmap::status executor::check_mapped(tags_view tags, const char *op) const {
   const std::vector<block_record> blocks = device_.space().blocks();
+  // By tag, the first block whose memory is not all there; null: none is.
+  std::map<std::string_view, const block_record *> known;
+  for (const block_record &b : blocks) {
+    const block_record *&missing = known[b.tag];
+    if (missing == nullptr && b.suspended_bytes + b.released_bytes != 0) missing = &b;
+  }
   for (const std::string &tag : tags) {
-    bool found = false;
-    for (const block_record &b : blocks) {
-      if (b.tag != tag) continue;
-      found = true;
-      if (b.suspended_bytes + b.released_bytes == 0) continue;
-      return tl::unexpected(make_error(errc::busy, op,
-                                       b.suspended_bytes != 0
-                                           ? "memory of this tag is suspended"
-                                           : "memory of this tag has been released",
-                                       b.range.begin.value(), 0, error_unit::address)
-                                .value()
-                                .about(tag));
-    }
-    if (!found) {
+    const auto found = known.find(tag);
+    if (found == known.end()) {
       return tl::unexpected(
           make_error(errc::invalid_argument, op, "no memory has this tag").value().about(tag));
     }
+    if (found->second == nullptr) continue;
+    return tl::unexpected(make_error(errc::busy, op,
+                                     found->second->suspended_bytes != 0
+                                         ? "memory of this tag is suspended"
+                                         : "memory of this tag has been released",
+                                     found->second->range.begin.value(), 0, error_unit::address)
+                              .value()
+                              .about(tag));
   }
   return {};
 }
@@ -147,39 +165,93 @@ result<checkpoint::suspender *> executor::get_suspender() {
 }
 
 result<suspended_tag> executor::suspend(const suspend_request &r, std::stop_token stop) {
+  constexpr const char *op = "control::suspend";
   STILLMAP_ASSIGN_OR_RETURN(const auto my_turn, take_turn(request_kind::suspend));
-  const tags_view tags(&r.tag, 1);
-  STILLMAP_RETURN_IF_ERROR(check_mapped(tags, "control::suspend"));
+  STILLMAP_ASSIGN_OR_RETURN(auto tags, tags_for(r.all, {r.tag}, op));
+  if (r.all) {
+    std::set<std::string> mapped;
+    for (const block_record &b : device_.space().blocks()) {
+      if (b.mapped_bytes != 0) mapped.insert(b.tag);
+    }
+    std::erase_if(tags, [&](const std::string &tag) { return !mapped.contains(tag); });
+    if (tags.empty()) {
+      return make_error(errc::invalid_argument, op, "no tag of the process has mapped memory");
+    }
+  }
+  STILLMAP_RETURN_IF_ERROR(check_mapped(tags, op));
   STILLMAP_ASSIGN_OR_RETURN(checkpoint::suspender *const suspender, get_suspender());
   checkpoint::suspend_options options;
   options.store = r.store;
   options.directory = r.directory;
   // Allocated before the application is stopped: afterwards nothing may fail without resuming it.
-  std::map<std::string, checkpoint::backing_store> entry{{r.tag, r.store}};
+  suspended_stores entries;
+  for (const std::string &tag : tags) entries.emplace(tag, r.store);
   STILLMAP_RETURN_IF_ERROR(quiesce(tags, stop));
   if (options_.idle) options.idle = options_.idle();
-  auto done = suspender->suspend(r.tag, options);
-  if (!done) {
-    resume_task(tags);
-    return done;
-  }
-  const std::lock_guard lock(mutex_);
-  suspended_stores_.erase(r.tag);
-  suspended_stores_.merge(entry);
+  auto done = suspend_each(tags, options, *suspender, entries);
+  if (done && !r.all) done->tag = r.tag;
   return done;
 }
 
-result<suspended_tag> executor::resume(const std::string &tag) {
+// Without a tag in the result. The application has been stopped for all of them, and is resumed for
+// those that are not suspended in the end. `entries` are those of suspended_stores_.
+result<suspended_tag> executor::suspend_each(tags_view tags,
+                                             const checkpoint::suspend_options &options,
+                                             checkpoint::suspender &with,
+                                             suspended_stores &entries) {
+  suspended_tag sum;
+  sum.store = options.store;
+  std::size_t n = 0;
+  const auto failed = [&](const error &why) {
+    while (n > 0 && with.resume(tags[n - 1])) {
+      const std::lock_guard lock(mutex_);
+      suspended_stores_.erase(tags[--n]);
+    }
+    resume_task(tags.subspan(n));
+    return tl::unexpected(n == 0 ? why
+                                 : why.with({.cause = "the first " + std::to_string(n) +
+                                                      " tags could not be resumed and stay "
+                                                      "suspended: resume them"}));
+  };
+  for (; n < tags.size(); ++n) {
+    auto done = with.suspend(tags[n], options);
+    if (!done) return failed(done.error());
+    sum.places += done->places;
+    sum.bytes += done->bytes;
+    sum.released += done->released;
+    const std::lock_guard lock(mutex_);
+    suspended_stores_.erase(tags[n]);
+    suspended_stores_.insert(entries.extract(tags[n]));
+  }
+  return sum;
+}
+
+result<suspended_tag> executor::resume(const resume_request &r) {
   STILLMAP_ASSIGN_OR_RETURN(const auto my_turn, take_turn(request_kind::resume));
   STILLMAP_ASSIGN_OR_RETURN(checkpoint::suspender *const suspender, get_suspender());
-  auto done = suspender->resume(tag);
-  if (!done) return done;
-  {
-    const std::lock_guard lock(mutex_);
-    suspended_stores_.erase(tag);
+  std::vector<std::string> tags{r.tag};
+  if (r.all) {
+    tags.clear();
+    for (suspended_tag &s : suspender->suspended()) tags.push_back(std::move(s.tag));
+    if (tags.empty()) {
+      return make_error(errc::invalid_argument, "control::resume", "no tag is suspended");
+    }
   }
-  resume_task({&tag, 1});
-  return done;
+  suspended_tag sum;
+  result<suspended_tag> last = sum;
+  std::size_t n = 0;
+  for (; n < tags.size(); ++n) {
+    if (last = suspender->resume(tags[n]); !last) break;
+    sum.store = last->store;
+    sum.places += last->places;
+    sum.bytes += last->bytes;
+    sum.released += last->released;
+    const std::lock_guard lock(mutex_);
+    suspended_stores_.erase(tags[n]);
+  }
+  if (n != 0) resume_task(tags_view(tags).first(n));
+  if (!last || !r.all) return last;
+  return sum;
 }
 
 result<image::written> executor::snapshot(
@@ -187,9 +259,11 @@ result<image::written> executor::snapshot(
     const std::function<bool(const snapshot_progress &)> &on_progress) {
   STILLMAP_ASSIGN_OR_RETURN(const auto my_turn, take_turn(request_kind::snapshot, stop));
   std::stop_source cancel = cancel_;
-  STILLMAP_RETURN_IF_ERROR(check_mapped(r.tags, "control::snapshot"));
+  STILLMAP_ASSIGN_OR_RETURN(const auto tags, tags_for(r.all, r.tags, "control::snapshot"));
+  STILLMAP_RETURN_IF_ERROR(check_mapped(tags, "control::snapshot"));
   snapshot::save_options options;
   options.image.replace = r.replace;
+  options.image.force = r.force;
   options.image.compress = r.compress;
   options.image.verify = r.verify;
   options.image.cancel = cancel.get_token();
@@ -218,10 +292,10 @@ result<image::written> executor::snapshot(
     const bool verifying = p.phase == image::write_phase::verifying;
     if (!on_progress({verifying, p.bytes, p.total_bytes, p.stored})) cancel.request_stop();
   };
-  STILLMAP_RETURN_IF_ERROR(quiesce(r.tags, options.image.cancel));
+  STILLMAP_RETURN_IF_ERROR(quiesce(tags, options.image.cancel));
   if (options_.idle) options.idle = options_.idle();
-  auto saved = snapshot::save(device_, r.tags, r.path, options);
-  resume_task(r.tags);
+  auto saved = snapshot::save(device_, tags, r.path, options);
+  resume_task(tags);
   if (saved) my_turn->succeeded();
   return saved;
 }
@@ -229,7 +303,8 @@ result<image::written> executor::snapshot(
 result<handoff::sent_memory> executor::handoff(const handoff_request &r, std::stop_token stop,
                                                std::stop_token waits) {
   STILLMAP_ASSIGN_OR_RETURN(const auto my_turn, take_turn(request_kind::handoff));
-  STILLMAP_RETURN_IF_ERROR(check_mapped(r.tags, "control::handoff"));
+  STILLMAP_ASSIGN_OR_RETURN(const auto tags, tags_for(r.all, r.tags, "control::handoff"));
+  STILLMAP_RETURN_IF_ERROR(check_mapped(tags, "control::handoff"));
   STILLMAP_ASSIGN_OR_RETURN(auto to, handoff::connection::connect(r.to, r.timeout, waits));
   bool stopped = false;
   handoff::handoff_options options;
@@ -238,15 +313,15 @@ result<handoff::sent_memory> executor::handoff(const handoff_request &r, std::st
   options.cancel = stop;
   options.idle = options_.idle;
   options.quiesce = [&] {
-    stillmap::status s = quiesce(r.tags, stop);
+    stillmap::status s = quiesce(tags, stop);
     stopped = s.has_value();
     return s;
   };
-  auto sent = handoff::send(device_, to, r.tags, options);
+  auto sent = handoff::send(device_, to, tags, options);
   if (!sent) {
-    if (stopped) resume_task(r.tags);
+    if (stopped) resume_task(tags);
   } else if (options_.task.released) {
-    options_.task.released(r.tags);
+    options_.task.released(tags);
   }
   return sent;
 }

@@ -10,7 +10,7 @@
 #include <optional>
 #include <span>
 
-#include "stillmap/checkpoint/control/requests.h"
+#include "stillmap/checkpoint/control/internal/messages.h"
 #include "stillmap/checkpoint/control/server_options.h"
 #include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/checkpoint/image/writer.h"
@@ -32,7 +32,7 @@ class executor {
   process_status status() const;
 
   result<checkpoint::suspended_tag> suspend(const suspend_request &r, std::stop_token stop);
-  result<checkpoint::suspended_tag> resume(const std::string &tag);
+  result<checkpoint::suspended_tag> resume(const resume_request &r);
   // `on_progress` is called by one thread at a time; false cancels.
   result<image::written> snapshot(
       const snapshot_request &r, std::stop_token stop,
@@ -55,10 +55,18 @@ class executor {
   class turn;
   struct active_migration;
   using tags_view = std::span<const std::string>;
+  using suspended_stores = std::map<std::string, checkpoint::backing_store>;  // by tag
   // `stop` cancels the request, as abort() does. Errors: busy (another request has the turn).
   result<std::unique_ptr<turn>> take_turn(request_kind k, const std::stop_token &stop = {});
   tl::unexpected<error> busy_locked() const;
   job_status job_locked() const;
+  // The tags that a request names, or all that this process has. Errors: invalid_argument (none).
+  result<std::vector<std::string>> tags_for(bool all, std::vector<std::string> named,
+                                            const char *op) const;
+  result<checkpoint::suspended_tag> suspend_each(tags_view tags,
+                                                 const checkpoint::suspend_options &options,
+                                                 checkpoint::suspender &with,
+                                                 suspended_stores &entries);
   // Finds what would be refused anyway, before the application is stopped for it.
   stillmap::status check_mapped(tags_view tags, const char *op) const;
   stillmap::status quiesce(tags_view tags, const std::stop_token &stop) const;
@@ -77,7 +85,7 @@ class executor {
   std::chrono::steady_clock::time_point begun_;
   std::uint64_t jobs_ended_ = 0;
   bool last_succeeded_ = false;
-  std::map<std::string, checkpoint::backing_store> suspended_stores_;  // by tag
+  suspended_stores suspended_stores_;
   // What follows belongs to the request that has the turn.
   std::shared_ptr<checkpoint::suspender> own_suspender_;
   std::unique_ptr<active_migration> in_doubt_;

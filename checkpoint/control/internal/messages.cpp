@@ -32,14 +32,14 @@ void fields(Wire &, field_of<Wire, empty_request> &) {}
 
 template <class Wire>
 void fields(Wire &w, field_of<Wire, suspend_request> &r) {
-  w(r.tag, up_to(r.store, backing_store::discard), r.directory);
-  w.check(!r.tag.empty());
+  w(r.tag, r.all, up_to(r.store, backing_store::discard), r.directory);
+  w.check(r.tag.empty() == r.all);
 }
 
 template <class Wire>
 void fields(Wire &w, field_of<Wire, resume_request> &r) {
-  w(r.tag);
-  w.check(!r.tag.empty());
+  w(r.tag, r.all);
+  w.check(r.tag.empty() == r.all);
 }
 
 // A list of texts, none of them empty.
@@ -51,28 +51,30 @@ void texts(Wire &w, field_of<Wire, std::vector<std::string>> &list) {
   });
 }
 
-template <class Wire>
-void tags(Wire &w, field_of<Wire, std::vector<std::string>> &list) {
-  texts(w, list);
-  w.check(!list.empty());
+// The tags that a request is about: some, or all.
+template <class Wire, class Request>
+void tags(Wire &w, Request &r) {
+  w(r.all);
+  texts(w, r.tags);
+  w.check(r.tags.empty() == r.all);
 }
 
 template <class Wire>
 void fields(Wire &w, field_of<Wire, snapshot_request> &r) {
-  tags(w, r.tags);
-  w(r.path, r.parent, up_to(r.compress, image::codec::zstd), r.replace, r.verify, r.key,
+  tags(w, r);
+  w(r.path, r.parent, up_to(r.compress, image::codec::zstd), r.replace, r.force, r.verify, r.key,
     r.sign_with);
 }
 
 template <class Wire>
 void fields(Wire &w, field_of<Wire, handoff_request> &r) {
-  tags(w, r.tags);
+  tags(w, r);
   w(r.to, r.timeout);
 }
 
 template <class Wire>
 void fields(Wire &w, field_of<Wire, migrate_request> &r) {
-  tags(w, r.tags);
+  tags(w, r);
   w(r.to, r.certificate, r.key, r.authorities, r.name);
   texts(w, r.fingerprints);
   w(r.records, r.task.bytes, r.max_downtime, r.max_rounds, r.channels,
@@ -87,7 +89,7 @@ void fields(Wire &w, field_of<Wire, process_status> &s) {
   auto elapsed = static_cast<std::uint64_t>(s.job.elapsed.count());
   w(up_to(s.job.request, request_kind::resolve), elapsed, s.job.bytes, s.job.total_bytes,
     up_to(s.job.step, migration::step::running_recorded), s.job.round, s.job.bytes_sent,
-    s.job.in_doubt, s.omitted_tags);
+    s.job.in_doubt, s.omitted_tags, s.omitted_mapped_bytes, s.omitted_suspended_bytes);
   if constexpr (Wire::reads) {
     s.job.elapsed = std::chrono::milliseconds(static_cast<std::int64_t>(elapsed & INT64_MAX));
   }
@@ -261,7 +263,11 @@ bytes encode(process_status s) {
     if (needed > room) break;
     room -= needed;
   }
-  s.omitted_tags += s.tags.size() - fit;
+  for (std::size_t i = fit; i < s.tags.size(); ++i) {
+    s.omitted_tags += 1;
+    s.omitted_mapped_bytes += s.tags[i].mapped_bytes;
+    s.omitted_suspended_bytes += s.tags[i].suspended_bytes;
+  }
   s.tags.resize(fit);
   return encode<process_status>(s);
 }

@@ -42,7 +42,8 @@ using bytes_view = std::span<const std::byte>;
 
 struct empty_request {};  // status, abort, resolve
 struct resume_request {
-  std::string tag;
+  std::string tag{};
+  bool all = false;
 };
 
 // Requests: those two, and those of requests.h. Responses: process_status,
@@ -50,7 +51,8 @@ struct resume_request {
 // that abort has cancelled. Progress: snapshot_progress, migration::progress.
 template <class T>
 bytes encode(const T &message);
-// Errors: corrupt (also: relative paths, empty tags, no tags), not_supported (a request of another
+// Errors: corrupt (also: relative paths, empty tags, neither tags nor `all`, or
+//         both), not_supported (a request of another
 //         version: value, limit = ours).
 template <class T>
 result<T> decode(bytes_view from);

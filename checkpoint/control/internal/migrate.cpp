@@ -66,7 +66,8 @@ result<migration::sent_memory> executor::migrate(
     const migrate_request &r, const std::stop_token &stop,
     const std::function<void(const migration::progress &)> &on_progress) {
   STILLMAP_ASSIGN_OR_RETURN(auto my_turn, take_turn(request_kind::migrate, stop));
-  STILLMAP_RETURN_IF_ERROR(check_mapped(r.tags, migrate_op));
+  STILLMAP_ASSIGN_OR_RETURN(auto tags, tags_for(r.all, r.tags, migrate_op));
+  STILLMAP_RETURN_IF_ERROR(check_mapped(tags, migrate_op));
   STILLMAP_ASSIGN_OR_RETURN(migration::credentials credentials,
                             migration::load_credentials(r.certificate, r.key, r.authorities));
   credentials.name = r.name;
@@ -75,7 +76,7 @@ result<migration::sent_memory> executor::migrate(
   STILLMAP_ASSIGN_OR_RETURN(migration::send_options options, send_options_for(r));
   auto m = std::make_unique<active_migration>();
   m->turn = std::move(my_turn);
-  m->tags = r.tags;
+  m->tags = std::move(tags);
   m->to = std::move(to);
   m->records = options.records;
   m->on_progress = &on_progress;
@@ -97,7 +98,7 @@ result<migration::sent_memory> executor::migrate(
     set_progress(p);
     if (m->on_progress != nullptr) (*m->on_progress)(p);
   };
-  m->sender.emplace(device_, r.tags, std::move(options));
+  m->sender.emplace(device_, m->tags, std::move(options));
   if (options_.record) {
     // The sender opens the record itself.
     [[maybe_unused]] const migration::record_file closed = std::move(*options_.record);

@@ -48,11 +48,12 @@ class hostile_client : public control_test {
   static frame suspend_frame(const suspend_request &r) {
     return request(kind::suspend)
         .text("tag", r.tag)
+        .number("all", r.all, 4)
         .number("store", static_cast<std::uint32_t>(r.store), 4)
         .text("directory", r.directory);
   }
   static frame resume_frame(const std::string &tag) {
-    return request(kind::resume).text("tag", tag);
+    return request(kind::resume).text("tag", tag).number("all", 0, 4);
   }
   static frame texts(frame f, const std::string &name, const std::vector<std::string> &all) {
     f.number(name + " count", all.size(), 4);
@@ -60,22 +61,23 @@ class hostile_client : public control_test {
     return f;
   }
   static frame snapshot_frame(const snapshot_request &r) {
-    return texts(request(kind::snapshot), "tag", r.tags)
+    return texts(request(kind::snapshot).number("all", r.all, 4), "tag", r.tags)
         .text("path", r.path)
         .text("parent", r.parent)
         .number("codec", static_cast<std::uint32_t>(r.compress), 4)
         .number("replace", r.replace, 4)
+        .number("force", r.force, 4)
         .number("verify", r.verify, 4)
         .text("key", r.key)
         .text("sign with", r.sign_with);
   }
   static frame handoff_frame(const handoff_request &r) {
-    return texts(request(kind::handoff), "tag", r.tags)
+    return texts(request(kind::handoff).number("all", r.all, 4), "tag", r.tags)
         .text("to", r.to)
         .number("timeout", static_cast<std::uint64_t>(r.timeout.count()), 4);
   }
   static frame migrate_frame(const migrate_request &r) {
-    frame f = texts(request(kind::migrate), "tag", r.tags);
+    frame f = texts(request(kind::migrate).number("all", r.all, 4), "tag", r.tags);
     f.text("to", r.to).text("certificate", r.certificate).text("key", r.key);
     f.text("authorities", r.authorities).text("name", r.name);
     f = texts(f, "fingerprint", r.fingerprints).text("records", r.records);
@@ -233,8 +235,8 @@ TEST_F(hostile_client, the_scripts_are_requests) {
 TEST_F(hostile_client, a_lie_in_any_field_has_no_effect) {
   // Another value of these is another request, which is carried out.
   const std::set<std::string> other_requests{
-      "abort: kind",     "resolve: kind",     "suspend: directory", "suspend: store",
-      "snapshot: codec", "snapshot: replace", "snapshot: verify"};
+      "abort: kind",     "resolve: kind",   "suspend: directory", "suspend: store",
+      "snapshot: codec", "snapshot: force", "snapshot: replace",  "snapshot: verify"};
   receiver_ = new_place();  // accepts a connection and closes it
   auto at = handoff::listener::create(receiver_);
   ASSERT_TRUE(at);

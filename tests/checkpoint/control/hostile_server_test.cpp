@@ -128,7 +128,11 @@ std::vector<answer> answers() {
   status.number("request", 5, 4);
   for (const char *n : {"elapsed", "bytes", "total bytes"}) status.number(n, 4, 8);
   status.number("step", 0xffffffff, 4).number("round", 5, 8).number("sent", 6, 8);
-  status.number("in doubt", 0, 4).number("omitted", 0, 8).number("tags", 1, 4).text("tag", "w");
+  status.number("in doubt", 0, 4).number("omitted", 0, 8);
+  status.number("omitted mapped", 0, 8)
+      .number("omitted suspended", 0, 8)
+      .number("tags", 1, 4)
+      .text("tag", "w");
   for (const char *n : {"blocks", "reserved", "mapped", "suspended"}) status.number(n, 4, 8);
   status.number("store", 0, 4);
 

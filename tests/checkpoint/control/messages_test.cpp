@@ -130,7 +130,7 @@ TEST(messages, what_is_written_is_read_again) {
   EXPECT_EQ(s->job.elapsed.count(), 1234);
 
   const auto r = decode<snapshot_request>(encode(snapshot_request{
-      {"a", "b"}, "/x.smi", "/y.smi", image::codec::zstd, true, false, "/key", "/signing"}));
+      {"a", "b"}, "/x.smi", "/y.smi", image::codec::zstd, true, false, "/key", "/signing", true}));
   ASSERT_TRUE(r);
   EXPECT_EQ(r->tags, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(r->path, "/x.smi");
@@ -140,6 +140,8 @@ TEST(messages, what_is_written_is_read_again) {
   EXPECT_FALSE(r->verify);
   EXPECT_EQ(r->key, "/key");
   EXPECT_EQ(r->sign_with, "/signing");
+  EXPECT_TRUE(r->force);
+  EXPECT_FALSE(r->all);
 
   const auto g =
       decode<handoff_request>(encode(handoff_request{{"a"}, "@x", std::chrono::milliseconds(77)}));
@@ -163,6 +165,41 @@ TEST(messages, what_is_written_is_read_again) {
   EXPECT_EQ(given->bytes, 4u);
   EXPECT_FALSE(given->unmapped);
   EXPECT_EQ(given->to.pid, 5);
+}
+
+// Some tags or all of them: never neither, never both.
+TEST(messages, a_request_names_tags_or_asks_for_all) {
+  const auto decoded = [](auto request, bool named, bool all) {
+    request.all = all;
+    if constexpr (requires { request.tags; }) {
+      if (named) request.tags = {"a"};
+    } else {
+      if (named) request.tag = "a";
+    }
+    return decode<decltype(request)>(encode(request));
+  };
+  const auto expect_one = [&](const auto &request) {
+    for (const bool named : {false, true}) {
+      for (const bool all : {false, true}) {
+        const auto r = decoded(request, named, all);
+        EXPECT_EQ(r.has_value(), named != all) << named << all;
+        if (r) {
+          EXPECT_EQ(r->all, all);
+        }
+      }
+    }
+  };
+  expect_one(suspend_request{});
+  expect_one(resume_request{});
+  snapshot_request saves;
+  saves.path = "/x";
+  expect_one(saves);
+  handoff_request gives;
+  gives.to = "@x";
+  expect_one(gives);
+  migrate_request moves = a_migration();
+  moves.tags.clear();
+  expect_one(moves);
 }
 
 TEST(messages, failures_keep_their_code_and_their_text) {
@@ -205,6 +242,8 @@ TEST(messages, a_status_is_never_larger_than_an_answer_may_be) {
   const auto read = decode<process_status>(much);
   ASSERT_TRUE(read);
   EXPECT_EQ(read->tags.size() + read->omitted_tags, 3 * max_status_tags);
+  EXPECT_EQ(read->omitted_mapped_bytes, 3 * read->omitted_tags);
+  EXPECT_EQ(read->omitted_suspended_bytes, 4 * read->omitted_tags);
   EXPECT_GT(read->tags.size(), 0u);
 }
 

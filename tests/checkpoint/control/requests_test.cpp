@@ -123,6 +123,72 @@ TEST_F(requests, status_tells_where_a_tag_was_kept_last) {
   EXPECT_TRUE(memory_is_whole());
 }
 
+TEST_F(requests, all_tags_are_suspended_and_resumed_or_none) {
+  start(written_down());
+  const std::uint64_t free = dev().memory()->free.bytes();
+  const auto away = ask().suspend({"", backing_store::pinned_host, "", true});
+  ASSERT_DONE(away);
+  EXPECT_EQ(away->tag, "");
+  EXPECT_EQ(away->places, 6u);
+  EXPECT_EQ(away->bytes, 6 * page());
+  EXPECT_EQ(dev().memory()->free.bytes(), free + 6 * page());
+  const auto nothing = ask().suspend({"", backing_store::pinned_host, "", true});
+  ASSERT_FALSE(nothing);
+  EXPECT_TRUE(nothing.error().is(errc::invalid_argument)) << nothing.error().message();
+  const auto back = ask().resume_all();
+  ASSERT_DONE(back);
+  EXPECT_EQ(back->bytes, 6 * page());
+  EXPECT_TRUE(memory_is_whole());
+  ASSERT_FALSE(ask().resume_all());
+  EXPECT_EQ(seen(), (words{"stop cache weights", "go cache weights"}));
+  // What is suspended already stays so, and the rest follows.
+  ASSERT_DONE(ask().suspend({"weights", backing_store::pinned_host, ""}));
+  ASSERT_DONE(ask().suspend({"", backing_store::pinned_host, "", true}));
+  ASSERT_DONE(ask().resume_all());
+  EXPECT_TRUE(memory_is_whole());
+}
+
+TEST_F(requests, all_tags_stay_where_one_cannot_be_suspended) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  start(written_down());
+  // "cache" is suspended first, and is brought back when "weights" fails.
+  hostcuda_control::fail("cuMemUnmap", 2, CUDA_ERROR_UNKNOWN);
+  const auto no = ask().suspend({"", backing_store::pinned_host, "", true});
+  EXPECT_EQ(hostcuda_control::faults_fired(), 1u);
+  ASSERT_FALSE(no);
+  EXPECT_EQ(no.error().code, std::error_code(CUDA_ERROR_UNKNOWN, cuda_category()));
+  EXPECT_EQ(seen(), (words{"stop cache weights", "go cache weights"}));
+  EXPECT_TRUE(memory_is_whole());
+  EXPECT_FALSE(tag_of(*ask().status(), "cache").store);
+}
+
+TEST_F(requests, a_resume_of_all_brings_back_what_there_is_room_for) {
+  STILLMAP_NEEDS_HOSTCUDA();
+  start(written_down());
+  ASSERT_DONE(ask().suspend({"", backing_store::pinned_host, "", true}));
+  leave_free(3);
+  const auto no = ask().resume_all();
+  ASSERT_FALSE(no);
+  EXPECT_TRUE(no.error().is(errc::out_of_memory)) << no.error().message();
+  EXPECT_EQ(seen(), (words{"stop cache weights", "go cache"}));
+  EXPECT_EQ(tag_of(*ask().status(), "cache").suspended_bytes, 0u);
+  EXPECT_EQ(tag_of(*ask().status(), "weights").suspended_bytes, 4 * page());
+  hostcuda_control::occupy(0, 0);
+  ASSERT_DONE(ask().resume_all());
+  EXPECT_TRUE(memory_is_whole());
+}
+
+TEST_F(requests, a_server_that_only_holds_its_address_says_why) {
+  server_options o = written_down();
+  o.not_ready = "the memory has not arrived";
+  start(std::move(o));
+  const auto s = ask().status();
+  ASSERT_FALSE(s);
+  EXPECT_TRUE(s.error().is(errc::busy));
+  EXPECT_NE(s.error().message().find("the memory has not arrived"), std::string::npos)
+      << s.error().message();
+}
+
 TEST_F(requests, a_snapshot_is_written_and_the_next_one_builds_on_it) {
   start(written_down());
   snapshot_request r;

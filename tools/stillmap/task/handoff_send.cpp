@@ -9,7 +9,7 @@
 namespace stillmap::tool {
 
 outcome<exit_status> run_handoff_send(const handoff_send_options &o) {
-  STILLMAP_RETURN_IF_ERROR(tags_of(o.task, o.what.tags));
+  STILLMAP_RETURN_IF_ERROR(check_tags(o.task, o.what.tags, o.what.all));
   control::handoff_request r = o.what;
   r.to = absolute(r.to);
   r.timeout = milliseconds_of(o.timeout);

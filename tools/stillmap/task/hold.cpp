@@ -81,7 +81,7 @@ void warn(const std::string &control, const held_tags &held) {
 
 outcome<control::server> reserve_control(const device &d, const std::string &control) {
   control::server_options options;
-  options.allow = [](const auto &) { return false; };
+  options.not_ready = "the memory that this process waits for has not arrived";
   return about(control::server::create(d, control, std::move(options)), control);
 }
 

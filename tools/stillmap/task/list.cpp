@@ -96,7 +96,9 @@ void print_json(const std::vector<task_found> &all) {
       json.begin_object().field("tag", tag.tag).field("mapped_bytes", tag.mapped_bytes);
       json.field("suspended_bytes", tag.suspended_bytes).end();
     }
-    json.end();
+    json.end().field("omitted_tags", t.status->omitted_tags);
+    json.field("omitted_mapped_bytes", t.status->omitted_mapped_bytes);
+    json.field("omitted_suspended_bytes", t.status->omitted_suspended_bytes);
     job_json(json, t.status->job);
     json.end();
   }
@@ -132,15 +134,16 @@ outcome<exit_status> run_task_list(const task_list_options &o) {
                  printable(t.status.error().message()));
       continue;
     }
-    std::uint64_t mapped = 0, suspended = 0;
+    std::uint64_t mapped = t.status->omitted_mapped_bytes;
+    std::uint64_t suspended = t.status->omitted_suspended_bytes;
     for (const control::tag_status &tag : t.status->tags) {
       mapped += tag.mapped_bytes;
       suspended += tag.suspended_bytes;
     }
     const std::string job = job_text(t.status->job);
     fmt::print("{:<{}}  {:>8}  {:>4}  {:>10}  {:>10}  {}\n", printable(t.socket), width,
-               t.status->pid, t.status->tags.size(), format_bytes(mapped), format_bytes(suspended),
-               job.empty() ? "-" : job);
+               t.status->pid, t.status->tags.size() + t.status->omitted_tags, format_bytes(mapped),
+               format_bytes(suspended), job.empty() ? "-" : job);
   }
   print_others(sockets.others);
   return exit_ok;

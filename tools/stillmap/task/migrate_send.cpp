@@ -91,9 +91,8 @@ class send_view {
 outcome<exit_status> run_migrate_send(const migrate_send_options &o) {
   STILLMAP_RETURN_IF_ERROR(check_identity(o.identity));
   STILLMAP_ASSIGN_OR_RETURN(const auto id, task_id_of(o.id));
-  STILLMAP_ASSIGN_OR_RETURN(auto tags, tags_of(o.task, o.what.tags, o.all));
+  STILLMAP_RETURN_IF_ERROR(check_tags(o.task, o.what.tags, o.what.all));
   control::migrate_request r = o.what;
-  r.tags = std::move(tags);
   r.task = id;
   r.certificate = certificate_file(o.identity);
   r.key = key_file(o.identity);

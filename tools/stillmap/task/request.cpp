@@ -12,28 +12,23 @@
 
 namespace stillmap::tool {
 
-outcome<std::vector<std::string>> tags_of(const task_options &o,
-                                          const std::vector<std::string> &named, bool all) {
+outcome<void> check_tags(const task_options &o, const std::vector<std::string> &named, bool all) {
   if (all == !named.empty()) return fail(exit_usage, "either --tag or --all is needed");
   STILLMAP_ASSIGN_OR_RETURN(const auto s, about(client_of(o).status(), o.socket));
+  if (all || s.omitted_tags != 0) return {};
   std::vector<std::string> known;
   for (const control::tag_status &t : s.tags) {
     if (!t.tag.empty()) known.push_back(t.tag);
   }
-  if (all && known.empty()) {
-    return fail(exit_not_found, o.socket + ": the process has no memory with a tag");
-  }
-  if (all) return known;
   for (const std::string &tag : named) {
-    if (s.omitted_tags != 0 || std::find(known.begin(), known.end(), tag) != known.end()) continue;
+    if (std::find(known.begin(), known.end(), tag) != known.end()) continue;
     const std::string near = nearest(tag, known);
-    return fail(exit_not_found,
-                printable(fmt::format("{}: no memory has the tag '{}'; {}", o.socket, tag,
-                                      !near.empty()   ? fmt::format("did you mean '{}'?", near)
-                                      : known.empty() ? std::string("there are no tags")
-                                                      : "there are " + join(known, ", "))));
+    return fail(exit_not_found, fmt::format("{}: no memory has the tag '{}'; {}", o.socket, tag,
+                                            !near.empty() ? fmt::format("did you mean '{}'?", near)
+                                            : known.empty() ? std::string("there are no tags")
+                                                            : "there are " + join(known, ", ")));
   }
-  return named;
+  return {};
 }
 
 control::client client_of(const task_options &o) {

@@ -13,10 +13,12 @@
 namespace stillmap::tool {
 
 control::client client_of(const task_options &o);
-// Checks that the process has memory of these tags; `all`: returns all tags it has.
+// Checks that a request names tags or asks for `all`, which the process expands, and that the process
+// has memory of the tags that it names. A list of tags that is cut short says nothing about the others:
+// the process refuses those that it does not have.
 // Errors: exit_usage (neither tags nor `all`, or both), exit_not_found (no such tag), the client's.
-outcome<std::vector<std::string>> tags_of(const task_options &o,
-                                          const std::vector<std::string> &named, bool all = false);
+outcome<void> check_tags(const task_options &o, const std::vector<std::string> &named,
+                         bool all = false);
 
 std::chrono::milliseconds milliseconds_of(double seconds);
 

@@ -39,7 +39,7 @@ void print(const control::snapshot_request &r, const image::written &w, bool as_
 
 outcome<exit_status> run_task_snapshot(const task_snapshot_options &o) {
   control::snapshot_request r = o.what;
-  STILLMAP_ASSIGN_OR_RETURN(r.tags, tags_of(o.task, o.what.tags, o.all));
+  STILLMAP_RETURN_IF_ERROR(check_tags(o.task, r.tags, r.all));
   r.path = absolute(r.path);
   r.parent = absolute(r.parent);
   r.key = absolute(r.key);

@@ -23,6 +23,8 @@ std::string as_json(const control::process_status &s) {
         .end();
   }
   json.end().field("omitted_tags", s.omitted_tags);
+  json.field("omitted_mapped_bytes", s.omitted_mapped_bytes);
+  json.field("omitted_suspended_bytes", s.omitted_suspended_bytes);
   job_json(json, s.job);
   return json.end().text();
 }
@@ -42,7 +44,10 @@ void print(const control::process_status &s) {
                t.store ? fmt::format(", {}", name_of(*t.store)) : "");
   }
   if (s.tags.empty()) fmt::print("  no memory\n");
-  if (s.omitted_tags != 0) fmt::print("  and {} more tags\n", s.omitted_tags);
+  if (s.omitted_tags != 0) {
+    fmt::print("  and {} more tags: {} mapped, {} suspended\n", s.omitted_tags,
+               format_bytes(s.omitted_mapped_bytes), format_bytes(s.omitted_suspended_bytes));
+  }
   if (const std::string busy = job_text(s.job); !busy.empty()) fmt::print("busy: {}\n", busy);
 }
 

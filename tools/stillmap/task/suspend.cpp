@@ -13,23 +13,27 @@ exit_status print(const task_suspend_options &o, bool suspended,
                   const checkpoint::suspended_tag &done) {
   if (o.json) {
     json_writer json;
-    json.begin_object().field("tag", done.tag).field("bytes", done.bytes);
+    json.begin_object();
+    o.all ? json.nothing("tag") : json.field("tag", done.tag);
+    json.field("bytes", done.bytes);
     json.field("places", done.places).field("released_bytes", done.released.bytes());
     fmt::print("{}", json.field("backing_store", name_of(done.store)).end().text());
     return exit_ok;
   }
   fmt::print(
-      "stillmap: ok: {} {}: {} at {}{}\n", printable(done.tag), suspended ? "suspended" : "resumed",
-      format_bytes(done.bytes), counted(done.places, "place"),
+      "stillmap: ok: {} {}: {} at {}{}\n", o.all ? "all tags" : printable(done.tag),
+      suspended ? "suspended" : "resumed", format_bytes(done.bytes), counted(done.places, "place"),
       suspended && done.released.bytes() != 0
           ? fmt::format("; {} of device memory released", format_bytes(done.released.bytes()))
           : "");
   return exit_ok;
 }
 
-// The tag as the process has it; empty where its status does not list it.
+// The tag as the process has it; empty with --all, and where its status does not list it.
 outcome<control::tag_status> status_of(const task_suspend_options &o) {
-  STILLMAP_RETURN_IF_ERROR(tags_of(o.task, {o.tag}));
+  if (o.all == !o.tag.empty()) return fail(exit_usage, "either TAG or --all is needed");
+  if (o.all) return control::tag_status{};
+  STILLMAP_RETURN_IF_ERROR(check_tags(o.task, {o.tag}));
   STILLMAP_ASSIGN_OR_RETURN(const auto s, about(client_of(o.task).status(), o.task.socket));
   for (const control::tag_status &t : s.tags) {
     if (t.tag == o.tag) return t;
@@ -49,6 +53,7 @@ outcome<exit_status> run_task_suspend(const task_suspend_options &o) {
   }
   control::suspend_request r;
   r.tag = o.tag;
+  r.all = o.all;
   r.store = o.to == "file"      ? checkpoint::backing_store::file
             : o.to == "discard" ? checkpoint::backing_store::discard
                                 : checkpoint::backing_store::pinned_host;
@@ -63,7 +68,9 @@ outcome<exit_status> run_task_resume(const task_suspend_options &o) {
     return fail(exit_failed, fmt::format("{}: the tag {} is not suspended: its memory is there",
                                          printable(o.task.socket), printable(o.tag)));
   }
-  STILLMAP_ASSIGN_OR_RETURN(const auto done, about(client_of(o.task).resume(o.tag), o.task.socket));
+  const control::client client = client_of(o.task);
+  STILLMAP_ASSIGN_OR_RETURN(
+      const auto done, about(o.all ? client.resume_all() : client.resume(o.tag), o.task.socket));
   return print(o, false, done);
 }
 

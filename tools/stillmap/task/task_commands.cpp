@@ -42,7 +42,8 @@ void add_suspend(command &group) {
                                 "Suspends a tag of a task. The process stops its work on the tag "
                                 "and releases its device memory, until stillmap task resume.");
   add_task(c, o.task);
-  c.argument(o.tag, "TAG", "the tag").required();
+  c.argument(o.tag, "TAG", "the tag");
+  c.flag("--all", o.all, "suspend every tag that has memory: all of them, or none");
   c.text("--to", o.to, "pinned|file|discard",
          "the backing store of the contents: pinned host memory (default), a file, or none: "
          "discarded contents are lost");
@@ -57,7 +58,8 @@ void add_resume(command &group) {
       "Resumes a suspended tag of a task. Its memory is mapped again at the same addresses, with "
       "its contents. If the device has too little memory, the tag stays suspended.");
   add_task(c, o.task);
-  c.argument(o.tag, "TAG", "the tag").required();
+  c.argument(o.tag, "TAG", "the tag");
+  c.flag("--all", o.all, "resume every suspended tag");
   c.json(o.json);
 }
 
@@ -68,7 +70,7 @@ void add_snapshot(command &group) {
       "process stops its work meanwhile. Interrupting this command cancels the snapshot.");
   add_task(c, o.task);
   add_tag_option(c, o.what.tags, tags_help);
-  c.flag("--all", o.all, "save all memory that has a tag");
+  c.flag("--all", o.what.all, "save all memory that has a tag");
   c.text("-o,--output", o.what.path, "IMAGE", "the image to write").required();
   c.text("--parent", o.what.parent, "IMAGE", "store only the differences from this image");
   c.text("--compress", o.compress, "none|lz4|zstd", "compress chunks that get smaller by it");
@@ -79,6 +81,9 @@ void add_snapshot(command &group) {
          "sign the image with this key, in the same form; `stillmap image inspect` prints its "
          "public half, for --signed-by");
   c.flag("--replace", o.what.replace, "overwrite the image if it exists");
+  c.flag("--force", o.what.force,
+         "with --replace: even if other images in its folder build on it, which cannot be read "
+         "then");
   c.flag("--no-verify", o.what.verify, "do not read the image back before it gets its name", false);
   c.json(o.json);
 }
@@ -99,7 +104,8 @@ void add_handoff(command &group) {
                   "(stillmap task handoff receive). No byte is copied, and exactly one process "
                   "owns the memory, whichever of them dies.");
   add_socket(send, sent.task.socket);
-  add_tag_option(send, sent.what.tags, tags_help).required();
+  add_tag_option(send, sent.what.tags, tags_help);
+  send.flag("--all", sent.what.all, "send all memory that has a tag");
   send.text("--to", sent.what.to, "SOCKET", "the socket on which the receiver listens").required();
   add_timeout_option(send, sent.timeout,
                      "how long to wait for the receiver, at each step (default: 30)");
@@ -185,7 +191,7 @@ void add_migrate_send(command &group) {
                 "The process reads the files, with its own rights.");
   add_socket(c, o.task.socket);
   add_tag_option(c, o.what.tags, tags_help);
-  c.flag("--all", o.all, "send all memory that has a tag");
+  c.flag("--all", o.what.all, "send all memory that has a tag");
   c.text("--to", o.what.to, "ADDRESS", "the receiver: HOST:PORT").required();
   add_identity(c, o.identity);
   c.text("--records", o.what.records, "DIR",

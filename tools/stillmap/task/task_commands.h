@@ -42,7 +42,7 @@ outcome<exit_status> run_task_status(const task_status_options &o);
 struct task_suspend_options {
   task_options task;
   std::string tag, to = "pinned", directory;
-  bool json = false;
+  bool all = false, json = false;
 };
 outcome<exit_status> run_task_suspend(const task_suspend_options &o);
 outcome<exit_status> run_task_resume(const task_suspend_options &o);
@@ -51,7 +51,7 @@ struct task_snapshot_options {
   task_options task;
   control::snapshot_request what;
   std::string compress = "none";
-  bool all = false, json = false;
+  bool json = false;
 };
 outcome<exit_status> run_task_snapshot(const task_snapshot_options &o);
 
@@ -85,7 +85,7 @@ struct migrate_send_options {
   std::string id, on_no_convergence = "stop";
   double timeout = 10;  // seconds
   int max_downtime_ms = static_cast<int>(control::migrate_request().max_downtime.count());
-  bool all = false, json = false;
+  bool json = false;
 };
 outcome<exit_status> run_migrate_send(const migrate_send_options &o);
 
