@@ -49,7 +49,7 @@ class foreign_text : public command_test {
       ASSERT_TRUE(made) << made.error().message();
       addresses_.push_back(std::move(*made));
     }
-    where_ = control::testing::new_place();
+    where_ = control::testing::new_place() + ".control";
     control::server_options how;
     how.task.quiesce = [this](auto, auto) -> status {
       if (stops_) return {};

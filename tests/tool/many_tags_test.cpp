@@ -38,7 +38,7 @@ class many_tags : public command_test {
       ASSERT_TRUE(made) << made.error().message();
       addresses_.push_back(std::move(*made));
     }
-    where_ = control::testing::new_place();
+    where_ = control::testing::new_place() + ".control";
     control::server_options how;
     how.task.quiesce = [this](auto tags, auto) {
       stopped_ = tags.size();
