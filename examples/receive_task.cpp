@@ -142,8 +142,7 @@ int receive(const std::string &folder, const std::string &socket, bool asked) {
 // ---- The source.
 
 pid_t start_receiver(std::string folder) {
-  std::string program = "/proc/self/exe", socket = "@stillmap-receive-task-" + folder,
-              word = "checked";
+  std::string program = "/proc/self/exe", socket = folder + "/control", word = "checked";
   char *arguments[] = {program.data(), folder.data(), socket.data(), word.data(), nullptr};
   pid_t child = -1;
   if (posix_spawn(&child, "/proc/self/exe", nullptr, nullptr, arguments, environ) != 0) {
@@ -209,7 +208,7 @@ int send(const std::string &folder) {
 int main(int argc, char **argv) {
   if (argc > 1) {
     const std::string socket =
-        argc > 2 ? argv[2] : "@stillmap-receive-task-" + std::to_string(getpid());
+        argc > 2 ? argv[2] : "@stillmap-" + std::to_string(getpid()) + ".control";
     return receive(argv[1], socket, argc <= 3);
   }
   std::string folder =

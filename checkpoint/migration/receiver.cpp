@@ -422,7 +422,7 @@ result<received_memory> receiver::receive(std::chrono::milliseconds timeout,
   return with_host_memory(receiver_op, [&] { return core_->receive(timeout, cancel); });
 }
 void receiver::close() {
-  core_->close();
+  if (core_->process().is_current()) core_->close();
 }
 std::optional<error> receiver::last_failure() const {
   return core_->last_failure();
