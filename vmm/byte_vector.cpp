@@ -7,6 +7,7 @@
 
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/internal/wait_for_copies.h"
 
 namespace stillmap::detail {
 namespace {
@@ -74,21 +75,26 @@ status byte_vector::set_stream(stream_ref stream) {
 
 status byte_vector::push_slow(const void *from, std::size_t bytes) {
   if (bytes > half_bytes_) return append(from, bytes, true);  // an element larger than a batch
+  constexpr const char *op = "device_vector::push_back";
   STILLMAP_RETURN_IF_ERROR(flush());
   // Reserves room in the buffer for the whole batch, so that a later flush cannot run out of memory;
   // if that fails, for this element only. An element that the reservation holds must not move it.
+  const std::size_t capacity = buffer_.capacity();
   std::size_t batch = half_bytes_;
   const std::size_t reserved = buffer_.reserved();
   if (flushed_ <= reserved && bytes <= reserved - flushed_) {
     batch = std::min(batch, reserved - flushed_);
   }
-  status grown = buffer_.reserve(flushed_ + batch, stream_);
+  status grown = buffer_.reserve(op, flushed_ + batch, stream_);
   if (!grown) {
     batch = bytes;
-    grown = buffer_.reserve(flushed_ + batch, stream_);
+    grown = buffer_.reserve(op, flushed_ + batch, stream_);
   }
   if (!grown) return grown;
-  STILLMAP_RETURN_IF_ERROR(begin_half());
+  if (status begun = begin_half(); !begun) {
+    give_back(capacity);
+    return begun;
+  }
   room_ = batch;
   return push(from, bytes);
 }
@@ -110,6 +116,8 @@ status byte_vector::begin_half() {
 
 status byte_vector::flush() {
   if (staged_ == 0) return {};
+  STILLMAP_RETURN_IF_ERROR(
+      buffer_.check_access("device_vector::flush", access_mode::read_write, flushed_, staged_));
   const context_guard guard(driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   half &h = halves_[current_];
@@ -125,78 +133,89 @@ status byte_vector::flush() {
   // Without a fence for the half, waits for the stream.
   if (!copied) {
     room_ = 0;
-    return wait_for_copies();
+    return wait_for_copies(driver(), stream_);
   }
   h.copied = std::move(*copied);
   return {};
 }
 
-// Waits until the copies to or from the caller's memory have completed: for the stream, or if that
-// fails, for the device.
-status byte_vector::wait_for_copies() const {
-  const status waited = driver().synchronize_stream(stream_.get());
-  if (waited || driver().synchronize_context()) return {};
-  return waited;
+std::size_t byte_vector::grown_by(std::size_t bytes) const {
+  return bytes > SIZE_MAX - size() ? SIZE_MAX : size() + bytes;  // too large, and refused as that
+}
+
+// Changes the size to `bytes` once `fill` has queued what the elements from `from` on consist of. `fill`
+// runs with the context current, all elements sent, and room for the new size. Failure: the size and the
+// capacity are as they were.
+template <class Fill>
+status byte_vector::change(const char *op, std::size_t bytes, std::size_t from, Fill fill) {
+  STILLMAP_RETURN_IF_ERROR(flush());
+  room_ = 0;
+  const std::size_t capacity = buffer_.capacity();
+  const std::size_t there = std::min(bytes, capacity);
+  if (from < there) {
+    STILLMAP_RETURN_IF_ERROR(buffer_.check_access(op, access_mode::read_write, from, there - from));
+  }
+  STILLMAP_RETURN_IF_ERROR(buffer_.reserve(op, bytes, stream_));
+  const context_guard guard(driver(), device_.context());
+  status filled = guard.entered();
+  if (filled) filled = fill();
+  if (!filled) {
+    give_back(capacity);
+    return filled;
+  }
+  flushed_ = bytes;
+  return buffer_.resize(bytes, stream_);  // within capacity: no driver call
+}
+
+// After a failure: unmaps what was mapped beyond `capacity`. Where that fails too, it stays as capacity. A
+// buffer that has grown by moving stays where it is.
+void byte_vector::give_back(std::size_t capacity) {
+  const std::size_t now = buffer_.capacity();
+  if (now <= capacity || !buffer_.in_place()) return;
+  [[maybe_unused]] const status gone = buffer_.decommit(capacity, now - capacity);
 }
 
 status byte_vector::append(const void *from, std::size_t bytes, bool wait) {
   if (bytes == 0) return {};
-  STILLMAP_RETURN_IF_ERROR(flush());
-  room_ = 0;
-  if (bytes > SIZE_MAX - flushed_) return buffer_.resize(SIZE_MAX);  // fails with the reason
-  STILLMAP_RETURN_IF_ERROR(buffer_.reserve(flushed_ + bytes, stream_));
-  const context_guard guard(driver(), device_.context());
-  STILLMAP_RETURN_IF_ERROR(guard.entered());
-  STILLMAP_RETURN_IF_ERROR(driver().copy_to_device_async(at(flushed_), from, bytes, stream_.get()));
-  if (wait) {
-    STILLMAP_RETURN_IF_ERROR(wait_for_copies());
-  }
-  flushed_ += bytes;
-  return buffer_.resize(flushed_, stream_);
+  return change("device_vector::append", grown_by(bytes), size(), [&]() -> status {
+    STILLMAP_RETURN_IF_ERROR(
+        driver().copy_to_device_async(at(flushed_), from, bytes, stream_.get()));
+    return wait ? wait_for_copies(driver(), stream_) : status{};
+  });
 }
 
-status byte_vector::append_from_device(device_address from, std::size_t bytes) {
+status byte_vector::append_from_device(device_address from, std::size_t bytes, bool wait) {
   if (bytes == 0) return {};
-  STILLMAP_RETURN_IF_ERROR(flush());
-  room_ = 0;
-  if (bytes > SIZE_MAX - flushed_) return buffer_.resize(SIZE_MAX);
   // If growth moves the buffer, its own elements move too.
-  const virtual_range mine{buffer_.address(), flushed_};
+  const virtual_range mine{buffer_.address(), size()};
   const bool own = mine.contains(from);
   const std::size_t offset = own ? from - mine.begin : 0;
-  STILLMAP_RETURN_IF_ERROR(buffer_.reserve(flushed_ + bytes, stream_));
-  if (own) from = at(offset);
-  const context_guard guard(driver(), device_.context());
-  STILLMAP_RETURN_IF_ERROR(guard.entered());
-  STILLMAP_RETURN_IF_ERROR(driver().copy_on_device_async(at(flushed_), from, bytes, stream_.get()));
-  flushed_ += bytes;
-  return buffer_.resize(flushed_, stream_);
+  return change("device_vector::append_from_device", grown_by(bytes), size(), [&]() -> status {
+    STILLMAP_RETURN_IF_ERROR(
+        driver().copy_on_device_async(at(flushed_), own ? at(offset) : from, bytes, stream_.get()));
+    return wait ? wait_for_copies(driver(), stream_) : status{};
+  });
 }
 
 // Overwrites the old bytes; until the copy is queued, nothing has changed.
 status byte_vector::assign(const void *from, std::size_t bytes) {
   if (bytes == 0) return resize(0, false);
-  STILLMAP_RETURN_IF_ERROR(flush());
-  room_ = 0;
-  STILLMAP_RETURN_IF_ERROR(buffer_.reserve(bytes, stream_));
-  const context_guard guard(driver(), device_.context());
-  STILLMAP_RETURN_IF_ERROR(guard.entered());
-  STILLMAP_RETURN_IF_ERROR(driver().copy_to_device_async(at(0), from, bytes, stream_.get()));
-  STILLMAP_RETURN_IF_ERROR(wait_for_copies());
-  flushed_ = bytes;
-  return buffer_.resize(bytes, stream_);
+  return change("device_vector::assign", bytes, 0, [&]() -> status {
+    STILLMAP_RETURN_IF_ERROR(driver().copy_to_device_async(at(0), from, bytes, stream_.get()));
+    return wait_for_copies(driver(), stream_);
+  });
 }
 
 status byte_vector::resize(std::size_t bytes, bool zero) {
+  constexpr const char *op = "device_vector::resize";
+  const std::size_t old = size();
+  if (zero && bytes > old) {
+    return change(op, bytes, old,
+                  [&] { return driver().set_bytes_async(at(old), 0, bytes - old, stream_.get()); });
+  }
   STILLMAP_RETURN_IF_ERROR(flush());
   room_ = 0;
-  const std::size_t old = flushed_;
-  STILLMAP_RETURN_IF_ERROR(buffer_.reserve(bytes, stream_));
-  if (zero && bytes > old) {
-    const context_guard guard(driver(), device_.context());
-    STILLMAP_RETURN_IF_ERROR(guard.entered());
-    STILLMAP_RETURN_IF_ERROR(driver().set_bytes_async(at(old), 0, bytes - old, stream_.get()));
-  }
+  STILLMAP_RETURN_IF_ERROR(buffer_.reserve(op, bytes, stream_));
   flushed_ = bytes;
   return buffer_.resize(bytes, stream_);
 }
@@ -206,46 +225,37 @@ status byte_vector::insert(std::size_t position, std::size_t bytes, const void *
   constexpr const char *op = "device_vector::insert";
   if (position > size()) return past_end(op, position, size());
   if (bytes == 0) return {};
-  STILLMAP_RETURN_IF_ERROR(flush());
-  room_ = 0;
-  if (bytes > SIZE_MAX - flushed_) return buffer_.resize(SIZE_MAX);
-  STILLMAP_RETURN_IF_ERROR(buffer_.reserve(flushed_ + bytes, stream_));
-  STILLMAP_RETURN_IF_ERROR(move_up(position, flushed_, bytes));
-  const context_guard guard(driver(), device_.context());
-  status s = guard.entered();
-  if (s) {
-    s = host != nullptr ? driver().copy_to_device_async(at(position), host, bytes, stream_.get())
-                        : driver().copy_on_device_async(at(position), from, bytes, stream_.get());
-  }
-  if (s && host != nullptr) s = wait_for_copies();
-  if (!s) {
-    report_if_failed(move_down(position + bytes, flushed_ + bytes, bytes, false));
+  return change(op, grown_by(bytes), position, [&]() -> status {
+    STILLMAP_RETURN_IF_ERROR(move_up(op, position, flushed_, bytes));
+    status s = host != nullptr
+                   ? driver().copy_to_device_async(at(position), host, bytes, stream_.get())
+                   : driver().copy_on_device_async(at(position), from, bytes, stream_.get());
+    if (s && host != nullptr) s = wait_for_copies(driver(), stream_);
+    if (!s) report_if_failed(move_down(op, position + bytes, flushed_ + bytes, bytes, false));
     return s;
-  }
-  flushed_ += bytes;
-  return buffer_.resize(flushed_, stream_);
+  });
 }
 
 status byte_vector::erase(std::size_t position, std::size_t bytes) {
+  constexpr const char *op = "device_vector::erase";
   if (position > size() || bytes > size() - position) {
-    return past_end("device_vector::erase",
-                    bytes > SIZE_MAX - position ? SIZE_MAX : position + bytes, size());
+    return past_end(op, bytes > SIZE_MAX - position ? SIZE_MAX : position + bytes, size());
   }
   if (bytes == 0) return {};
-  STILLMAP_RETURN_IF_ERROR(flush());
-  STILLMAP_RETURN_IF_ERROR(move_down(position + bytes, flushed_, bytes, true));
-  flushed_ -= bytes;
-  return buffer_.resize(flushed_, stream_);
+  if (position + bytes == size()) return resize(position, false);
+  return change(op, size() - bytes, position,
+                [&] { return move_down(op, position + bytes, flushed_, bytes, true); });
 }
 
-result<growable_buffer> byte_vector::scratch(std::size_t bytes) const {
-  return with_host_memory("device_vector::insert", [&]() -> result<growable_buffer> {
+result<growable_buffer> byte_vector::scratch(const char *op, std::size_t bytes) const {
+  return with_host_memory(op, [&]() -> result<growable_buffer> {
     buffer_options options;
     options.reserve_bytes = bytes;
     options.tag = buffer_.tag();
     options.force_copying = !buffer_.in_place();
     auto made = growable_buffer::create(device_, std::move(options));
     if (!made) return made;
+    STILLMAP_RETURN_IF_ERROR(made->reserve(op, bytes, stream_));
     STILLMAP_RETURN_IF_ERROR(made->resize(bytes, stream_));
     return made;
   });
@@ -270,9 +280,9 @@ status byte_vector::move_through(device_address scratch, std::size_t to, std::si
 }
 
 // Moves [from, end) up by `by` bytes, last chunk first. On a failure, moves the moved chunks back.
-status byte_vector::move_up(std::size_t from, std::size_t end, std::size_t by) {
+status byte_vector::move_up(const char *op, std::size_t from, std::size_t end, std::size_t by) {
   if (from == end) return {};
-  STILLMAP_ASSIGN_OR_RETURN(auto room, scratch(std::min(end - from, longest_move)));
+  STILLMAP_ASSIGN_OR_RETURN(auto room, scratch(op, std::min(end - from, longest_move)));
   const context_guard guard(driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   status s;
@@ -297,16 +307,17 @@ status byte_vector::move_up(std::size_t from, std::size_t end, std::size_t by) {
 // Moves [from, end) down by `by` bytes, first chunk first, and overwrites the bytes below `from`.
 // With `keep`, saves those bytes first if more than one chunk moves, and restores everything on a
 // failure.
-status byte_vector::move_down(std::size_t from, std::size_t end, std::size_t by, bool keep) {
+status byte_vector::move_down(const char *op, std::size_t from, std::size_t end, std::size_t by,
+                              bool keep) {
   if (from == end) return {};
-  STILLMAP_ASSIGN_OR_RETURN(auto room, scratch(std::min(end - from, longest_move)));
+  STILLMAP_ASSIGN_OR_RETURN(auto room, scratch(op, std::min(end - from, longest_move)));
   const context_guard guard(driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   const bool saving = keep && end - from > room.size();
   std::optional<growable_buffer> saved;
   status s;
   if (saving) {
-    STILLMAP_ASSIGN_OR_RETURN(auto made, scratch(by));
+    STILLMAP_ASSIGN_OR_RETURN(auto made, scratch(op, by));
     saved.emplace(std::move(made));
     s = driver().copy_on_device_async(saved->address(), at(from - by), by, stream_.get());
   }
@@ -332,27 +343,34 @@ status byte_vector::move_down(std::size_t from, std::size_t end, std::size_t by,
   return s;
 }
 
-status byte_vector::write(std::size_t position, const void *from, std::size_t bytes) {
+status byte_vector::write(const char *op, std::size_t position, const void *from,
+                          std::size_t bytes) {
   if (position > size() || bytes > size() - position) {
-    return past_end("device_vector::set", position, size());
+    return past_end(op, position, size());
   }
   STILLMAP_RETURN_IF_ERROR(flush());
+  STILLMAP_RETURN_IF_ERROR(buffer_.check_access(op, access_mode::read_write, position, bytes));
   const context_guard guard(driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   STILLMAP_RETURN_IF_ERROR(driver().copy_to_device_async(at(position), from, bytes, stream_.get()));
-  return wait_for_copies();
+  return wait_for_copies(driver(), stream_);
 }
 
-status byte_vector::read(std::size_t position, void *to, std::size_t bytes) {
+status byte_vector::read(const char *op, std::size_t position, void *to, std::size_t bytes) {
   if (position > size() || bytes > size() - position) {
-    return past_end("device_vector::get", position, size());
+    return past_end(op, position, size());
   }
   if (bytes == 0) return {};
   STILLMAP_RETURN_IF_ERROR(flush());
+  STILLMAP_RETURN_IF_ERROR(buffer_.check_access(op, access_mode::read, position, bytes));
   const context_guard guard(driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   STILLMAP_RETURN_IF_ERROR(driver().copy_to_host_async(to, at(position), bytes, stream_.get()));
-  return wait_for_copies();
+  return wait_for_copies(driver(), stream_);
+}
+
+status byte_vector::reserve(std::size_t bytes) {
+  return buffer_.reserve("device_vector::reserve", bytes, stream_);
 }
 
 status byte_vector::shrink_to_fit() {

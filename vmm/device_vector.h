@@ -26,9 +26,10 @@ struct vector_options {
 //   a batch is full and by flush(), data(), begin(), end() and span(). Work that uses a pointer got
 //   earlier needs a flush() first.
 // Threads: externally synchronised, const members included: they may send staged elements.
-// Failure: every operation leaves the elements as they were; capacity() may have grown.
+// Failure: every operation leaves the elements as they were, and capacity() too where the buffer
+//   grows in place.
 // Errors: those of growable_buffer::resize where it grows; invalid_argument for positions past the
-//   end (value, limit = size); the driver's.
+//   end (value, limit = size); busy (suspended memory: resume it); the driver's.
 template <class T>
 class device_vector {
   static_assert(std::is_trivially_copyable_v<T>, "elements are copied as bytes");
@@ -87,7 +88,7 @@ class device_vector {
   }
   // `values` may be this vector's own elements.
   status append_from_device(const T *values, size_type n) {
-    return bytes_.append_from_device(address_of(values), n * sizeof(T));
+    return bytes_.append_from_device(address_of(values), bytes(n), false);
   }
   // Replaces all elements. Copies from the host, as append. After device_lost the elements are
   // unspecified, old or new; after any other error they are as they were.
@@ -113,7 +114,7 @@ class device_vector {
   // New elements are zero bytes (resize) or unspecified (resize_uninitialized).
   status resize(size_type n) { return bytes_.resize(bytes(n), true); }
   status resize_uninitialized(size_type n) { return bytes_.resize(bytes(n), false); }
-  status reserve(size_type n) { return bytes_.buffer().reserve(bytes(n), bytes_.stream()); }
+  status reserve(size_type n) { return bytes_.reserve(bytes(n)); }
   // Gives back whole pages past the end; what is queued on the vector's stream is waited for by the
   // pages, not by the host. Other streams' work on those elements must be ordered before it.
   status shrink_to_fit() { return bytes_.shrink_to_fit(); }
@@ -121,21 +122,23 @@ class device_vector {
   // Host-synchronous, after what is queued on the stream. After device_lost the element may be the
   // old or the new one.
   status set(size_type position, const T &value) {
-    return bytes_.write(bytes(position), &value, sizeof(T));
+    return bytes_.write("device_vector::set", bytes(position), &value, sizeof(T));
   }
   result<T> get(size_type position) const {
     T value;
-    if (status s = bytes_.read(bytes(position), &value, sizeof(T)); !s) {
+    if (status s = bytes_.read("device_vector::get", bytes(position), &value, sizeof(T)); !s) {
       return tl::unexpected(s.error());
     }
     return value;
   }
   // Elements from `position` on, to and from the host. Host-synchronous, on the vector's stream.
   status copy_to_host(std::span<T> out, size_type position = 0) const {
-    return bytes_.read(bytes(position), out.data(), out.size_bytes());
+    return bytes_.read("device_vector::copy_to_host", bytes(position), out.data(),
+                       out.size_bytes());
   }
   status copy_from_host(std::span<const T> values, size_type position = 0) {
-    return bytes_.write(bytes(position), values.data(), values.size_bytes());
+    return bytes_.write("device_vector::copy_from_host", bytes(position), values.data(),
+                        values.size_bytes());
   }
   result<std::vector<T>> to_host() const {
     std::vector<T> out;

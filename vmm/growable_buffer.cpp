@@ -4,6 +4,7 @@
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/mapped_buffer.h"
 #include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/internal/wait_for_copies.h"
 
 namespace stillmap {
 namespace {
@@ -106,13 +107,15 @@ status growable_buffer::resize(std::size_t bytes, stream_ref stream) {
   return enter(impl_.get(), "growable_buffer::resize",
                [&](auto &b) { return b.resize(bytes, stream); });
 }
+status growable_buffer::reserve(const char *op, std::size_t bytes,
+                                std::optional<stream_ref> stream) {
+  return enter(impl_.get(), op, [&](auto &b) { return b.reserve(op, bytes, stream); });
+}
 status growable_buffer::reserve(std::size_t bytes) {
-  return enter(impl_.get(), "growable_buffer::reserve",
-               [&](auto &b) { return b.reserve(bytes, std::nullopt); });
+  return reserve("growable_buffer::reserve", bytes, std::nullopt);
 }
 status growable_buffer::reserve(std::size_t bytes, stream_ref stream) {
-  return enter(impl_.get(), "growable_buffer::reserve",
-               [&](auto &b) { return b.reserve(bytes, stream); });
+  return reserve("growable_buffer::reserve", bytes, stream);
 }
 status growable_buffer::shrink_to_fit() {
   return enter(impl_.get(), "growable_buffer::shrink_to_fit",
@@ -142,10 +145,8 @@ bool growable_buffer::committed(std::size_t offset, std::size_t bytes) const {
   return impl_ && impl_->committed(offset, bytes);
 }
 
-// Checks a host copy's range, queues the copy by `copy`, and waits for it.
-template <class Copy>
-status growable_buffer::copy(const char *op, std::size_t offset, std::size_t bytes,
-                             stream_ref stream, const Copy &copy) const {
+status growable_buffer::check_access(const char *op, access_mode wanted, std::size_t offset,
+                                     std::size_t bytes) const {
   if (!impl_) return gone(op);
   if (!impl_->committed(offset, bytes)) {
     return make_error(errc::invalid_argument, op, "part of the range is not committed",
@@ -153,16 +154,25 @@ status growable_buffer::copy(const char *op, std::size_t offset, std::size_t byt
                       error_unit::bytes);
   }
   if (bytes == 0) return {};
+  return with_host_memory(op, [&] { return impl_->check_access(op, offset, bytes, wanted); });
+}
+
+// Checks a host copy's range, queues the copy by `copy`, and waits for it.
+template <class Copy>
+status growable_buffer::copy(const char *op, access_mode wanted, std::size_t offset,
+                             std::size_t bytes, stream_ref stream, const Copy &copy) const {
+  STILLMAP_RETURN_IF_ERROR(check_access(op, wanted, offset, bytes));
+  if (bytes == 0) return {};
   const stillmap::driver &drv = device_.driver();
   const context_guard guard(drv, device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   STILLMAP_RETURN_IF_ERROR(copy(drv, address() + offset));
-  return drv.synchronize_stream(stream.get());
+  return wait_for_copies(drv, stream);
 }
 
 status growable_buffer::copy_from_host(std::size_t offset, const void *from, std::size_t bytes,
                                        stream_ref stream) {
-  return copy("growable_buffer::copy_from_host", offset, bytes, stream,
+  return copy("growable_buffer::copy_from_host", access_mode::read_write, offset, bytes, stream,
               [&](const stillmap::driver &drv, device_address at) {
                 return drv.copy_to_device_async(at, from, bytes, stream.get());
               });
@@ -170,7 +180,7 @@ status growable_buffer::copy_from_host(std::size_t offset, const void *from, std
 
 status growable_buffer::copy_to_host(void *to, std::size_t offset, std::size_t bytes,
                                      stream_ref stream) const {
-  return copy("growable_buffer::copy_to_host", offset, bytes, stream,
+  return copy("growable_buffer::copy_to_host", access_mode::read, offset, bytes, stream,
               [&](const stillmap::driver &drv, device_address at) {
                 return drv.copy_to_host_async(to, at, bytes, stream.get());
               });

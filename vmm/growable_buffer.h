@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "stillmap/vmm/address_space.h"
@@ -18,6 +19,9 @@
 namespace stillmap {
 
 class buffer_impl;  // internal
+namespace detail {
+class byte_vector;
+}
 
 // Movable owner; not copyable: fork() shares pages, and copying contents is the user's own call.
 // Threads: externally synchronised. Mapping ahead in the background is synchronised internally.
@@ -61,8 +65,9 @@ class growable_buffer {
   //         reserved() may move the pages to other addresses (stats().relocations): the old ones
   //         then stay usable for what `stream` has queued, and for nothing else, so order other
   //         streams' work before it. Without one, the host waits for the device's work instead.
-  // Errors: out_of_memory (value = bytes missing, limit = free; before any page is created where the
-  //         request exceeds the memory of the pools), address_space_exhausted,
+  // Errors: out_of_memory (value = `bytes`, limit = bytes that there were for the buffer: mapped ones and
+  //         free ones; before any page is created where the request exceeds the memory of the pools),
+  //         address_space_exhausted,
   //         invalid_argument (over the address space: value, limit), device_lost.
   // Cost:   within capacity() none. Otherwise per missing page one map, and a create where the pool
   //         is cold; one set-access in all.  tests/vmm/golden
@@ -88,12 +93,19 @@ class growable_buffer {
   status decommit(std::size_t offset, std::size_t bytes, const fence &idle);
   bool committed(std::size_t offset, std::size_t bytes) const;  // all of it; any byte range
 
+  // Checks that work may read the range, or with access_mode::read_write, write it.
+  // Errors: invalid_argument (part of it is not committed: value = its end, limit = capacity()), busy
+  //         (suspended: resume its tag; shared by a fork: make_writable()). `operation`: named in the
+  //         error.
+  status check_access(const char *operation, access_mode wanted, std::size_t offset,
+                      std::size_t bytes) const;
+
   // ---- contents --------------------------------------------------------------------------------
 
   // Copies between host memory and [offset, offset + bytes) of the buffer, after the work queued on
   // `stream`. The host waits for the copy; pageable host memory will do.
-  // Requires: the range is committed.                                                     (checked)
-  // Errors:   invalid_argument (value = end of the range, limit = capacity()), the driver's.
+  // Requires: as check_access().                                                          (checked)
+  // Errors:   those of check_access(), the driver's: part of the range may have been copied by then.
   // Stream:   host-synchronous, ordered on `stream`.
   // Cost:     one copy, one stream synchronisation.
   status copy_from_host(std::size_t offset, const void *from, std::size_t bytes, stream_ref stream);
@@ -134,10 +146,12 @@ class growable_buffer {
   virtual_range range() const { return {address(), reserved()}; }
 
  private:
+  friend class detail::byte_vector;  // its errors name its own operations
+  status reserve(const char *op, std::size_t bytes, std::optional<stream_ref> stream);
   explicit growable_buffer(std::unique_ptr<buffer_impl> i);
   template <class Copy>
-  status copy(const char *op, std::size_t offset, std::size_t bytes, stream_ref stream,
-              const Copy &copy) const;
+  status copy(const char *op, access_mode wanted, std::size_t offset, std::size_t bytes,
+              stream_ref stream, const Copy &copy) const;
   stillmap::device device_;
   std::unique_ptr<buffer_impl> impl_;  // empty once closed or moved from
 };

@@ -179,11 +179,13 @@ status page_pool::make_pages(std::size_t n, page_list &made) {
   }
   if (done != 0) device_.space->physical_created(done * bytes);
   const std::lock_guard lock(mutex_);
-  if (outcome && allowed < n) {
-    outcome = make_error(errc::out_of_memory, "page_pool::acquire", "the pool's limit is reached",
-                         created_bytes_ + bytes, options_.limit, error_unit::bytes);
-  }
   created_bytes_ -= (allowed - done) * bytes;
+  if (outcome && allowed < n) {
+    const std::size_t left = options_.limit - std::min(options_.limit, std::size_t{created_bytes_});
+    outcome = make_error(errc::out_of_memory, "page_pool::acquire",
+                         "the request exceeds what the pool's limit leaves", n * bytes, left,
+                         error_unit::bytes);
+  }
   stats_.pages_created += done;
   stats_.created += physical_size(done * bytes);
   stats_.peak = std::max(stats_.peak, stats_.created);
@@ -297,10 +299,12 @@ void page_pool::release_pages(page_list &pages) noexcept {
 }
 
 result<physical_size> page_pool::trim(std::size_t keep) {
-  physical_size freed;
   const context_guard guard(driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
+  const std::uint64_t before = stats().pages_released;
   device_.space->collect();
+  // Of what retired, the pool keeps no more than keep_free.
+  physical_size freed((stats().pages_released - before) * options_.page_bytes);
   {
     const std::lock_guard lock(mutex_);
     STILLMAP_RETURN_IF_ERROR(find_passed_locked(SIZE_MAX));
@@ -325,8 +329,15 @@ result<physical_size> page_pool::trim(std::size_t keep) {
 
 status page_pool::prepare(std::size_t bytes) {
   for (;;) {
-    STILLMAP_ASSIGN_OR_RETURN(const bool more, prepare_one(bytes));
-    if (!more) return {};
+    const result<bool> more = prepare_one(bytes);
+    if (more && !*more) return {};
+    if (more) continue;
+    error e = more.error();
+    if (e.is(errc::out_of_memory) && e.code != std::errc::not_enough_memory && e.value != bytes) {
+      e.value = bytes;
+      e.limit += stats().ready().bytes();
+    }
+    return tl::unexpected(e);
   }
 }
 

@@ -70,9 +70,9 @@ class page_pool final : private page_owner {
   // where given, else the host waits. Contents are unspecified (new pages are zero on every driver
   // seen, but CUDA does not guarantee it).
   // Ensures:  failure: `out` is unchanged, and no page is lost.
-  // Errors:   out_of_memory (value = bytes requested, limit = bytes that the driver reports free, or
-  //           all memory of the device where the request exceeds it, or the pool's own limit; or the
-  //           host's), device_lost.
+  // Errors:   out_of_memory (value = bytes requested, limit = bytes that there were for it: pages found,
+  //           and what the driver, the pool's limit or the quota leave; all memory of the device where
+  //           the request exceeds it; or of the host), device_lost.
   // Threads:  safe.
   // Cost:     none when warm; else one create per page, and where mappings retire one query per
   //           fence and one unmap per run whose fence has passed.
@@ -96,7 +96,7 @@ class page_pool final : private page_owner {
 
   // Releases free pages until at most `keep` bytes are free: also those whose fence has passed since they
   // were given back, and those of retiring mappings on the device. Pages behind a fence stay.
-  // Returns the amount released.
+  // Returns the amount that the pool released meanwhile.
   // Errors: the driver's; the page concerned stays in the pool.
   // Cost:   one release per page; where pages wait or mappings retire, as acquire().
   result<physical_size> trim(std::size_t keep = 0);

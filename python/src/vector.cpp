@@ -37,7 +37,7 @@ void python_vector::insert(std::size_t at, const void *from, std::size_t bytes, 
 }
 
 void python_vector::write(std::size_t at, const void *from, std::size_t bytes) {
-  with([&](byte_vector &b) { return b.write(bytes_of(at), from, bytes); });
+  with([&](byte_vector &b) { return b.write("device_vector::set", bytes_of(at), from, bytes); });
 }
 
 void python_vector::append_from_device(device_address from, std::size_t elements, stream_ref after,
@@ -48,8 +48,7 @@ void python_vector::append_from_device(device_address from, std::size_t elements
       STILLMAP_ASSIGN_OR_RETURN(const fence ready, fence::after(device_, after));
       STILLMAP_RETURN_IF_ERROR(ready.make_wait(device_, b.stream()));
     }
-    STILLMAP_RETURN_IF_ERROR(b.append_from_device(from, bytes_of(elements)));
-    return b.synchronize();
+    return b.append_from_device(from, bytes_of(elements), true);
   });
 }
 
@@ -59,7 +58,7 @@ nb::bytes python_vector::read(std::size_t at, std::size_t elements) const {
   if (to == nullptr) throw nb::python_error();
   nb::bytes made = nb::steal<nb::bytes>(to);
   char *const room = PyBytes_AsString(to);
-  with([&](byte_vector &b) { return b.read(bytes_of(at), room, bytes); });
+  with([&](byte_vector &b) { return b.read("device_vector::to_host", bytes_of(at), room, bytes); });
   return made;
 }
 
@@ -83,7 +82,7 @@ void python_vector::reserve(std::size_t elements, bool relocate) {
   with([&](byte_vector &b) -> status {
     STILLMAP_RETURN_IF_ERROR(
         refuse_move("DeviceVector.reserve", b.buffer(), bytes_of(elements), relocate));
-    return b.buffer().reserve(bytes_of(elements), b.stream());
+    return b.reserve(bytes_of(elements));
   });
 }
 

@@ -284,6 +284,19 @@ TEST_F(placement, many_buffers_share_the_addresses) {
       << "what is stated is not made smaller";
 }
 
+TEST_F(placement, many_forks_share_the_addresses_too) {
+  growable_buffer b = make();
+  ASSERT_TRUE(b.resize(3 * page()));
+  std::vector<growable_buffer> copies;
+  for (int i = 0; i < 40; ++i) copies.push_back(std::move(b.fork().value()));
+  EXPECT_LT(copies.back().reserved(), b.reserved());
+  EXPECT_EQ(copies.back().size(), 3 * page());
+  buffer_options options;
+  options.reserve_bytes = b.reserved();
+  growable_buffer stated = make(options);
+  EXPECT_EQ(stated.fork()->reserved(), stated.reserved());
+}
+
 // A wish that addresses are too few for is made smaller, and leaves most of them to others.
 TEST_F(placement, a_default_takes_a_small_part_of_few_addresses) {
   if (!on_hostcuda()) GTEST_SKIP() << "needs hostcuda's switches";

@@ -2,6 +2,7 @@
 // (copied_buffer).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 
 #include "stillmap/vmm/buffer_options.h"
 #include "stillmap/vmm/device.h"
+#include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap {
@@ -35,8 +37,12 @@ class buffer_impl {
   virtual bool in_place() const = 0;
   virtual std::uint64_t generation() const = 0;
   virtual bool committed(std::size_t offset, std::size_t bytes) const = 0;
+  // Checks that a copy may read, or write, committed memory.
+  virtual status check_access(const char *op, std::size_t offset, std::size_t bytes,
+                              access_mode wanted) const = 0;
 
-  virtual status reserve(std::size_t bytes, consumer_stream consumer) = 0;
+  // `op`: the public operation, for errors.
+  virtual status reserve(const char *op, std::size_t bytes, consumer_stream consumer) = 0;
   virtual status shrink_to(std::size_t bytes, release_fence idle) = 0;
   virtual status commit(std::size_t offset, std::size_t bytes, consumer_stream consumer) = 0;
   virtual status decommit(std::size_t offset, std::size_t bytes, release_fence idle) = 0;
@@ -51,7 +57,7 @@ class buffer_impl {
 
   status resize(std::size_t bytes, consumer_stream consumer) {
     if (bytes > capacity_.load(std::memory_order_acquire)) {
-      if (status s = reserve(bytes, consumer); !s) return s;
+      STILLMAP_RETURN_IF_ERROR(reserve("growable_buffer::resize", bytes, consumer));
     }
     size_.store(bytes, std::memory_order_release);
     size_changed();
@@ -68,6 +74,18 @@ class buffer_impl {
   }
 
  protected:
+  // An error of growing in the terms of the operation: what it was asked for, and how much there was for
+  // it, `held` bytes that were mapped before included.
+  error of_request(error e, const char *op, std::size_t bytes, std::size_t held) const {
+    if (!e.is(errc::out_of_memory) || e.code == std::errc::not_enough_memory) return e;
+    e.operation = op;
+    e.value = bytes;
+    // A limit that is all memory of the device contains what is held.
+    const std::uint64_t most = std::max(e.limit, device_.total_memory().bytes());
+    if (e.limit != 0) e.limit = std::min(e.limit + held, most);
+    return e;
+  }
+
   // Waits for everything queued on the device: what cuMemFree does by itself, unmap does not.
   status wait_for_device() const {
     const context_guard guard(device_.driver(), device_.context());

@@ -29,13 +29,17 @@ class copied_buffer final : public buffer_impl {
     return offset <= capacity() && bytes <= capacity() - offset;
   }
 
-  status reserve(std::size_t bytes, consumer_stream) override {
+  status check_access(const char *, std::size_t, std::size_t, access_mode) const override {
+    return {};
+  }
+
+  status reserve(const char *op, std::size_t bytes, consumer_stream) override {
     const std::lock_guard lock(mutex_);
     if (bytes <= capacity()) return {};
     const std::size_t total = device_.total_memory().bytes();
     if (bytes > total) {
-      return make_error(errc::out_of_memory, "growable_buffer::resize",
-                        "the request exceeds the device's memory", bytes, total, error_unit::bytes);
+      return make_error(errc::out_of_memory, op, "the request exceeds the device's memory", bytes,
+                        total, error_unit::bytes);
     }
     // Doubles the capacity, so that the cost of appending is linear. If that fails, grows to the
     // requested size.
@@ -43,7 +47,10 @@ class copied_buffer final : public buffer_impl {
     if (bytes < capacity() * 2) {
       if (move_to(round_up(capacity() * 2, page))) return {};
     }
-    return move_to(round_up(bytes, page));
+    // The old allocation stays until the copy is done: the new one has what is free beside it.
+    const status moved = move_to(round_up(bytes, page));
+    if (!moved) return tl::unexpected(of_request(moved.error(), op, bytes, 0));
+    return {};
   }
 
   status shrink_to(std::size_t bytes, release_fence idle) override {
@@ -65,7 +72,7 @@ class copied_buffer final : public buffer_impl {
       return make_error(errc::invalid_argument, "growable_buffer::commit",
                         "the range exceeds any address space", offset, SIZE_MAX, error_unit::bytes);
     }
-    return reserve(offset + bytes, consumer);
+    return reserve("growable_buffer::commit", offset + bytes, consumer);
   }
 
   status decommit(std::size_t, std::size_t, release_fence) override {

@@ -5,7 +5,6 @@
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap {
-namespace {
 
 // As much as the device has memory, so that the buffer grows in place whatever it holds; of many buffers
 // each can hold a part only. All of them together take a few times the largest reservation.
@@ -14,8 +13,6 @@ std::size_t default_reservation(const device &d) {
   return std::min(d.total_memory().bytes(),
                   d.capabilities().largest_reservation / std::max<std::size_t>(2, others + 1));
 }
-
-}  // namespace
 
 result<std::unique_ptr<buffer_impl>> make_mapped_buffer(const device &d, buffer_options options) {
   constexpr const char *op = "growable_buffer::create";

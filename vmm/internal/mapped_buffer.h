@@ -27,7 +27,10 @@ class mapped_buffer final : public buffer_impl {
   std::uint64_t generation() const override;
   bool committed(std::size_t offset, std::size_t bytes) const override;
 
-  status reserve(std::size_t bytes, consumer_stream consumer) override;
+  status check_access(const char *op, std::size_t offset, std::size_t bytes,
+                      access_mode wanted) const override;
+
+  status reserve(const char *op, std::size_t bytes, consumer_stream consumer) override;
   status shrink_to(std::size_t bytes, release_fence idle) override;
   status commit(std::size_t offset, std::size_t bytes, consumer_stream consumer) override;
   status decommit(std::size_t offset, std::size_t bytes, release_fence idle) override;
@@ -62,6 +65,7 @@ class mapped_buffer final : public buffer_impl {
     return {address() + run.first * page_, run.count * page_};
   }
   slot_run next_run(slot_run within, bool committed) const;
+  std::size_t committed_bytes(slot_run within) const;
   std::vector<slot_run> runs(slot_run within, bool committed) const;
   slot_run in_first_block(slot_run run) const;
   std::shared_ptr<address_block> block_of(std::size_t slot) const;
@@ -71,7 +75,8 @@ class mapped_buffer final : public buffer_impl {
   status check_range(const char *op, std::size_t offset, std::size_t bytes, bool pages) const;
   status check_awake(const char *op, slot_run run) const;
   status check_shareable(const char *op, slot_run run, std::uint8_t forbidden);
-  status fill(slot_run run, consumer_stream consumer);
+  status grow(const char *op, std::size_t bytes, consumer_stream consumer);
+  status fill(const char *op, slot_run run, consumer_stream consumer);
   status fill(slot_run run, consumer_stream consumer, std::vector<revived_range> &revived);
   status revive(slot_run run, consumer_stream consumer, std::vector<revived_range> &revived);
   status map_fresh(const std::vector<slot_run> &missing, consumer_stream consumer);
@@ -80,8 +85,8 @@ class mapped_buffer final : public buffer_impl {
   status plan_fresh(remap_plan &plan, const std::vector<slot_run> &missing, device_address base,
                     consumer_stream consumer);
   status check_memory(std::size_t pages) const;
-  status outgrow(std::size_t bytes, consumer_stream consumer);
-  status relocate(std::shared_ptr<address_block> target, std::size_t bytes,
+  status outgrow(const char *op, std::size_t bytes, consumer_stream consumer);
+  status relocate(const char *op, std::shared_ptr<address_block> target, std::size_t bytes,
                   consumer_stream consumer);
   void mark(slot_run run, bool committed);
   status replace_released(slot_run run, consumer_stream consumer);
@@ -104,6 +109,8 @@ class mapped_buffer final : public buffer_impl {
   std::atomic<bool> ahead_due_{false};
 };
 
+// Bytes to reserve for one more buffer, where none are stated.
+std::size_t default_reservation(const device &d);
 result<std::unique_ptr<buffer_impl>> make_mapped_buffer(const device &d, buffer_options options);
 
 }  // namespace stillmap

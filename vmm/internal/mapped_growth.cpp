@@ -7,31 +7,39 @@
 
 namespace stillmap {
 
-status mapped_buffer::reserve(std::size_t bytes, consumer_stream consumer) {
+status mapped_buffer::reserve(const char *op, std::size_t bytes, consumer_stream consumer) {
   const std::lock_guard lock(mutex_);
   if (bytes <= capacity()) return {};
-  if (bytes > round_up(SIZE_MAX / 2, page_)) {
-    return make_error(errc::invalid_argument, "growable_buffer::resize",
-                      "the size exceeds any address space", bytes, SIZE_MAX / 2, error_unit::bytes);
-  }
-  if (bytes > reserved()) {
-    STILLMAP_RETURN_IF_ERROR(check_memory(divide_up(bytes, page_) - committed_slots_));
-    STILLMAP_RETURN_IF_ERROR(outgrow(round_up(bytes, page_), consumer));
-  } else {
-    const std::size_t first = capacity() / page_;
-    if (status s = fill({first, divide_up(bytes, page_) - first}, consumer); !s) return s;
-  }
+  const std::size_t held = committed_bytes({0, divide_up(bytes, page_)});
+  const status grown = grow(op, bytes, consumer);
+  if (!grown) return tl::unexpected(of_request(grown.error(), op, bytes, held));
   ++stats_.growths;
   return {};
 }
 
+status mapped_buffer::grow(const char *op, std::size_t bytes, consumer_stream consumer) {
+  if (bytes > round_up(SIZE_MAX / 2, page_)) {
+    return make_error(errc::invalid_argument, op, "the size exceeds any address space", bytes,
+                      SIZE_MAX / 2, error_unit::bytes);
+  }
+  if (bytes > reserved()) {
+    STILLMAP_RETURN_IF_ERROR(check_memory(divide_up(bytes, page_) - committed_slots_));
+    return outgrow(op, round_up(bytes, page_), consumer);
+  }
+  const std::size_t first = capacity() / page_;
+  return fill(op, {first, divide_up(bytes, page_) - first}, consumer);
+}
+
 status mapped_buffer::commit(std::size_t offset, std::size_t bytes, consumer_stream consumer) {
+  constexpr const char *op = "growable_buffer::commit";
   const std::lock_guard lock(mutex_);
-  STILLMAP_RETURN_IF_ERROR(check_range("growable_buffer::commit", offset, bytes, true));
+  STILLMAP_RETURN_IF_ERROR(check_range(op, offset, bytes, true));
   const slot_run run{offset / page_, bytes / page_};
-  STILLMAP_RETURN_IF_ERROR(
-      with_host_memory("growable_buffer::commit", [&] { return replace_released(run, consumer); }));
-  return fill(run, consumer);
+  const std::size_t held = committed_bytes(run);
+  status done = with_host_memory(op, [&] { return replace_released(run, consumer); });
+  if (done) done = fill(op, run, consumer);
+  if (!done) return tl::unexpected(of_request(done.error(), op, bytes, held));
+  return {};
 }
 
 // Maps new pages where suspended ones were released for good. All or nothing.
@@ -50,11 +58,17 @@ status mapped_buffer::replace_released(slot_run run, consumer_stream consumer) {
   return plan.empty() ? status{} : apply(std::move(plan));
 }
 
+std::size_t mapped_buffer::committed_bytes(slot_run within) const {
+  within.count = std::min(within.end(), slots_.size()) - within.first;
+  std::size_t slots = 0;
+  for (const slot_run run : runs(within, true)) slots += run.count;
+  return slots * page_;
+}
+
 // Commits the uncommitted slots of `run`. All or nothing.
-status mapped_buffer::fill(slot_run run, consumer_stream consumer) {
+status mapped_buffer::fill(const char *op, slot_run run, consumer_stream consumer) {
   std::vector<revived_range> revived;
-  const status filled =
-      with_host_memory("growable_buffer::resize", [&] { return fill(run, consumer, revived); });
+  const status filled = with_host_memory(op, [&] { return fill(run, consumer, revived); });
   if (filled) {
     mark(run, true);
   } else {
@@ -167,42 +181,39 @@ void mapped_buffer::keep_pool_of(const page_ptr &page) {
 }
 
 // Grows past the reservation: by addresses right behind it, or else by moving the pages (not the data)
-// to a larger reservation.
-status mapped_buffer::outgrow(std::size_t bytes, consumer_stream consumer) {
+// to a larger reservation. Twice the size is a wish.
+status mapped_buffer::outgrow(const char *op, std::size_t bytes, consumer_stream consumer) {
   const std::size_t generous = std::max(bytes, reserved() * 2);
   const virtual_range now{address(), reserved()};
-  for (const std::size_t total : {generous, bytes}) {
-    blocks_.reserve(blocks_.size() + 1);
-    slots_.reserve(total / page_);
-    auto more = space().reserve(total - now.bytes, page_ & (~page_ + 1), now.end(), options_.tag);
-    if (!more && more.error().code == std::errc::not_enough_memory) {
-      return tl::unexpected(more.error());
-    }
-    if (more && (*more)->range().begin == now.end()) {
-      (*more)->of_buffer_ = true;
-      blocks_.push_back(std::move(*more));
-      slots_.resize(total / page_, 0);
-      const std::size_t first = capacity() / page_;
-      const status filled = fill({first, bytes / page_ - first}, consumer);
-      if (!filled) {
-        slots_.resize(now.bytes / page_);
-        blocks_.pop_back();
-      }
-      return filled;
-    }
-    if (more) more->reset();
-    auto elsewhere = space().reserve(total, page_ & (~page_ + 1), {}, options_.tag);
-    if (elsewhere) return relocate(std::move(*elsewhere), bytes, consumer);
-    if (total == bytes || elsewhere.error().code == std::errc::not_enough_memory) {
-      return tl::unexpected(elsewhere.error());
-    }
+  const std::size_t alignment = page_ & (~page_ + 1);
+  blocks_.reserve(blocks_.size() + 1);
+  slots_.reserve(generous / page_);
+  auto more = space().reserve_up_to(generous - now.bytes, bytes - now.bytes, alignment, now.end(),
+                                    options_.tag);
+  if (!more && more.error().code == std::errc::not_enough_memory) {
+    return tl::unexpected(more.error());
   }
-  return {};
+  if (more && (*more)->range().begin == now.end()) {
+    slots_.resize((now.bytes + (*more)->range().bytes) / page_, 0);
+    (*more)->of_buffer_ = true;
+    blocks_.push_back(std::move(*more));
+    const std::size_t first = capacity() / page_;
+    const status filled = fill(op, {first, bytes / page_ - first}, consumer);
+    if (!filled) {
+      slots_.resize(now.bytes / page_);
+      blocks_.pop_back();
+    }
+    return filled;
+  }
+  if (more) more->reset();
+  STILLMAP_ASSIGN_OR_RETURN(auto elsewhere,
+                            space().reserve_up_to(generous, bytes, alignment, {}, options_.tag));
+  return relocate(op, std::move(elsewhere), bytes, consumer);
 }
 
 // Moves every page to `target` and fills it up to `bytes`, in one plan.
-status mapped_buffer::relocate(std::shared_ptr<address_block> target, std::size_t bytes,
-                               consumer_stream consumer) {
+status mapped_buffer::relocate(const char *op, std::shared_ptr<address_block> target,
+                               std::size_t bytes, consumer_stream consumer) {
   const device_address base = target->range().begin;
   const std::vector<slot_run> old = runs({0, slots_.size()}, true);
   std::vector<slot_run> missing = runs({0, slots_.size()}, false);
@@ -219,7 +230,7 @@ status mapped_buffer::relocate(std::shared_ptr<address_block> target, std::size_
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto passed, idle.passed());
   for (const slot_run run : old) {
-    STILLMAP_RETURN_IF_ERROR(check_awake("growable_buffer::resize", run));
+    STILLMAP_RETURN_IF_ERROR(check_awake(op, run));
   }
   remap_plan plan(remap_plan::of_buffer{}, access_);
   for (const slot_run run : old) {
@@ -261,7 +272,7 @@ void mapped_buffer::map_ahead() {
       std::min(reserved(), round_up(size() + options_.map_ahead_bytes, page_));
   const std::size_t first = capacity() / page_;
   if (target <= capacity()) return;
-  if (fill({first, target / page_ - first}, std::nullopt)) {
+  if (fill("growable_buffer::resize", {first, target / page_ - first}, std::nullopt)) {
     ++stats_.ahead_growths;
   } else {
     ++stats_.ahead_failures;

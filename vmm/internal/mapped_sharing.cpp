@@ -35,6 +35,22 @@ status mapped_buffer::check_awake(const char *op, slot_run run) const {
   return {};
 }
 
+status mapped_buffer::check_access(const char *op, std::size_t offset, std::size_t bytes,
+                                   access_mode wanted) const {
+  const std::lock_guard lock(mutex_);
+  const std::size_t first = offset / page_;
+  const slot_run run{first, (offset + bytes - 1) / page_ - first + 1};
+  STILLMAP_RETURN_IF_ERROR(check_awake(op, run));
+  if (wanted != access_mode::read_write) return {};
+  for (std::size_t s = run.first; s < run.end(); ++s) {
+    if ((slots_[s] & forked) == 0) continue;
+    return make_error(errc::busy, op,
+                      "a page in the range is shared by a fork: call make_writable first",
+                      s * page_, 0, error_unit::bytes);
+  }
+  return {};
+}
+
 // Checks that every slot is committed and has no `forbidden` flag. Clears the flag of a closed alias,
 // which cannot do so itself.
 status mapped_buffer::check_shareable(const char *op, slot_run run, std::uint8_t forbidden) {
@@ -96,7 +112,12 @@ result<std::unique_ptr<buffer_impl>> mapped_buffer::fork() {
     STILLMAP_RETURN_IF_ERROR(check_shareable(op, run, aliased));
   }
   STILLMAP_RETURN_IF_ERROR(wait_for_device());
-  auto block = space().reserve(reserved(), page_ & (~page_ + 1), {}, options_.tag);
+  // Where the reservation was no demand, neither is the copy's.
+  const bool stated = options_.reserve_bytes != 0;
+  const std::size_t used = std::max({committed_end_ * page_, round_up(size(), page_), page_});
+  auto block =
+      space().reserve_up_to(stated ? reserved() : std::max(used, default_reservation(device_)),
+                            stated ? reserved() : used, page_ & (~page_ + 1), {}, options_.tag);
   if (!block) return tl::unexpected(block.error());
   auto child = std::make_unique<mapped_buffer>(device_, options_, access_, std::move(*block));
   child->guests_ = guests_;
@@ -160,7 +181,10 @@ status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref 
   for (std::size_t i = 0; i < copies.size(); ++i) {
     std::vector<page_ptr> page;
     page_pool &pool = *options_.pools[copies[i] % options_.pools.size()];
-    STILLMAP_RETURN_IF_ERROR(pool.acquire(1, page));
+    if (const status got = pool.acquire(1, page); !got) {
+      return tl::unexpected(of_request(got.error(), "growable_buffer::make_writable",
+                                       copies.size() * page_, i * page_));
+    }
     aside.map(scratch->range().begin + i * page_, page.front());
     plan.unmap(span({copies[i], 1}));
     plan.map(address() + copies[i] * page_, std::move(page.front()));

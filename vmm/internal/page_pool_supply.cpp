@@ -29,7 +29,9 @@ status page_pool::supply(std::size_t n, page_list &got, page_list &fresh,
     const std::size_t before = have();
     STILLMAP_RETURN_IF_ERROR(take_waiting(n - before, got, stolen, consumer));
     if (have() == before) {
-      if (device_short) e.value = n * options_.page_bytes;
+      // Of the whole request, and of what there was for it.
+      e.value = n * options_.page_bytes;
+      e.limit += have() * options_.page_bytes;
       return tl::unexpected(e);
     }
   }
