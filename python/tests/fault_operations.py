@@ -1,0 +1,289 @@
+"""The operations of fault_sweep.py: every public call of every Python object that changes something."""
+
+import ctypes
+
+import stillmap
+from support import MiB, device
+
+PAGE = device()["page_bytes"]
+TAG = "swept"
+
+
+class Operation:
+    def __init__(self, call, situation, set_up, run, vmm):
+        self.call, self.set, self.run, self.vmm = call, set_up, run, vmm
+        self.name = call + (", " + situation if situation else "")
+
+
+def nothing(bench):
+    pass
+
+
+class Table:
+    def __init__(self):
+        self.all = []
+
+    def add(self, call, run, set_up=nothing, situation="", vmm=False):
+        self.all.append(Operation(call, situation, set_up, run, vmm))
+
+
+# ---- GrowableBuffer ----
+
+def buffer(pages, filled, **options):
+    def set_up(bench):
+        made = bench.put("buffer", stillmap.GrowableBuffer(filled * PAGE, reserve=pages * PAGE, tag=TAG, **options))
+        for page in range(filled):
+            made.copy_from_host(b"page %d" % page, page * PAGE)
+    return set_up
+
+
+def shrunk(bench):
+    buffer(8, 4)(bench)
+    bench.buffer.resize(PAGE)
+
+
+def walled_in(bench):
+    """The next addresses are taken, where a driver follows hints."""
+    buffer(2, 2)(bench)
+    bench.put("wall", stillmap.GrowableBuffer(0, reserve=PAGE, hint=bench.buffer.address + 2 * PAGE))
+
+
+def forked(bench):
+    buffer(4, 2)(bench)
+    bench.put("copy", bench.buffer.fork())
+
+
+def keep(bench, name, made):
+    bench.put(name, made)
+
+
+def add_buffers(table):
+    call, few = "GrowableBuffer.", buffer(8, 2)
+    table.add("GrowableBuffer()", lambda b: keep(b, "made", stillmap.GrowableBuffer(3 * PAGE, tag=TAG,
+                                                                                    reserve=8 * PAGE)))
+    table.add(call + "resize", lambda b: b.buffer.resize(5 * PAGE), few, "growing")
+    table.add(call + "resize", lambda b: b.buffer.resize(5 * PAGE, b.streams[0]), few, "growing on a stream")
+    table.add(call + "resize", lambda b: b.buffer.resize(7 * PAGE), walled_in, "past the reservation")
+    table.add(call + "resize", lambda b: b.buffer.resize(7 * PAGE, b.streams[0]), walled_in,
+              "past the reservation on a stream")
+    table.add(call + "reserve", lambda b: b.buffer.reserve(5 * PAGE), few)
+    table.add(call + "shrink_to_fit", lambda b: b.buffer.shrink_to_fit(), shrunk)
+    table.add(call + "commit", lambda b: b.buffer.commit(4 * PAGE, 2 * PAGE), few, vmm=True)
+    table.add(call + "decommit", lambda b: b.buffer.decommit(PAGE, PAGE), few, vmm=True)
+    table.add(call + "copy_from_host", lambda b: b.buffer.copy_from_host(b"new", PAGE), few)
+    table.add(call + "copy_to_host", lambda b: b.results.append(b.buffer.copy_to_host(6, PAGE)), few)
+    table.add(call + "alias", lambda b: keep(b, "ring", b.buffer.alias(0, PAGE, 2)), few, vmm=True)
+    table.add(call + "fork", lambda b: keep(b, "copy", b.buffer.fork()), few)
+    table.add(call + "make_writable", lambda b: b.copy.make_writable(0, 2 * PAGE), forked)
+    table.add(call + "close", lambda b: b.buffer.close(), few)
+
+
+# ---- DeviceVector ----
+
+def vector(elements, **options):
+    def set_up(bench):
+        bench.put("vector", stillmap.DeviceVector("int32", range(elements), tag=TAG, reserve=32 << 20, **options))
+    return set_up
+
+
+def staged(bench):
+    vector(1000)(bench)
+    for value in range(10):
+        bench.vector.append(value)
+
+
+def batch_full(bench):
+    vector(1000)(bench)
+    for value in range((128 << 10) // 4):
+        bench.vector.append(value)
+
+
+def roomy(bench):
+    staged(bench)
+    bench.vector.reserve(4 * MiB)
+
+
+def extend_from(name):
+    return lambda b: b.vector.extend(b.objects[name])
+
+
+def with_array(bench):
+    staged(bench)
+    bench.put("array", stillmap.DeviceVector("int32", range(500, 900), tag="array"))
+
+
+def on_a_stream(bench):
+    vector(1000, stream=bench.streams[0])(bench)
+
+
+def add_vectors(table):
+    call, some, few = "DeviceVector.", [7] * 3000, vector(1000)
+    many = memoryview(bytes(6 * MiB)).cast("i")
+    table.add("DeviceVector()", lambda b: keep(b, "made", stillmap.DeviceVector("int32", some, tag=TAG,
+                                                                                reserve=8 * PAGE)))
+    table.add(call + "append", lambda b: b.vector.append(5), few, "the first")
+    table.add(call + "append", lambda b: b.vector.append(5), batch_full, "to a full batch")
+    table.add(call + "extend", lambda b: b.vector.extend(some), staged)
+    table.add(call + "extend", lambda b: b.vector.extend(many), few, "growing")
+    table.add(call + "extend", extend_from("array"), with_array, "from device memory")
+    table.add(call + "extend", extend_from("vector"), staged, "from itself")
+    table.add(call + "insert", lambda b: b.vector.insert(100, some), staged, "in the middle")
+    table.add(call + "insert", lambda b: b.vector.insert(100, many), few, "growing")
+    table.add(call + "pop", lambda b: b.results.append(b.vector.pop()), staged, "at the end")
+    table.add(call + "pop", lambda b: b.results.append(b.vector.pop(3)), staged, "in the middle")
+    table.add(call + "erase", lambda b: b.vector.erase(100, 300), staged)
+    table.add(call + "clear", lambda b: b.vector.clear(), staged)
+    table.add(call + "resize", lambda b: b.vector.resize(2 * MiB), staged, "growing")
+    table.add(call + "resize", lambda b: b.vector.resize(2 * MiB, zero=True), on_a_stream, "growing on a stream")
+    table.add(call + "resize", lambda b: b.vector.resize(10), staged, "shrinking")
+    table.add(call + "reserve", lambda b: b.vector.reserve(2 * MiB), staged)
+    table.add(call + "shrink_to_fit", lambda b: b.vector.shrink_to_fit(), roomy)
+    table.add(call + "__setitem__", lambda b: b.vector.__setitem__(3, 99), staged)
+    table.add(call + "__getitem__", lambda b: b.results.append(b.vector[3]), staged)
+    table.add(call + "tolist", lambda b: b.results.append(sum(b.vector.tolist())), staged)
+    table.add(call + "to_host", lambda b: b.results.append(bytes(b.vector.to_host(990))), staged)
+    table.add(call + "set_stream", lambda b: b.vector.set_stream(b.streams[1]), staged)
+    table.add(call + "flush", lambda b: b.vector.flush(), staged)
+    table.add(call + "synchronize", lambda b: b.vector.synchronize(), staged)
+    table.add(call + "close", lambda b: b.vector.close(), staged)
+
+
+def add_views(table):
+    """A view that could not be made holds nothing: the object can be closed."""
+    def viewed(name, make):
+        def run(bench):
+            view = make(bench.objects[name])
+            del view
+            bench.results.append("made")
+        return run
+
+    def view_then_close(name, make):
+        def run(bench):
+            try:
+                viewed(name, make)(bench)
+            finally:
+                bench.objects[name].resize(1)  # BusyError where a view is still counted
+                bench.objects[name].resize(PAGE // 4)
+        return run
+    for owner, name, set_up in (("GrowableBuffer", "buffer", buffer(8, 1)), ("DeviceVector", "vector", staged)):
+        table.add(owner + ".__cuda_array_interface__", viewed(name, lambda o: o.__cuda_array_interface__), set_up)
+        table.add(owner + ".__dlpack__", viewed(name, lambda o: o.__dlpack__(stream=1)), set_up)
+
+
+# ---- CachingAllocator ----
+
+def heap(**options):
+    def set_up(bench):
+        made = bench.put("heap", stillmap.CachingAllocator(tag=TAG, **options))
+        for name, size in (("small", 1000), ("large", 3 * MiB)):
+            allocate(bench, name, size)
+        bench.write_new_blocks()
+    return set_up
+
+
+def allocate(bench, name, size, stream=None, **options):
+    bench.blocks[name] = (bench.heap.allocate(size, stream, **options), size)
+
+
+def free(bench, name, *stream):
+    bench.heap.free(bench.blocks[name][0], *stream)
+    del bench.blocks[name]
+
+
+def cached(bench):
+    heap()(bench)
+    allocate(bench, "going", 9 * MiB)
+    free(bench, "going")
+
+
+def used_elsewhere(bench):
+    heap()(bench)
+    bench.heap.record_use(bench.blocks["large"][0], bench.streams[0])
+
+
+def by_c(bench):
+    malloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(bench.heap.c_malloc)
+    at = malloc(bench.heap.c_param, 5 * MiB, 0)
+    if not at:
+        raise stillmap.Error(stillmap.last_error())
+    bench.blocks["c"] = (at, 5 * MiB)
+
+
+def set_limit(bench):
+    bench.heap.limit = 64 * MiB
+
+
+def add_heaps(table):
+    call, made = "CachingAllocator.", heap()
+    table.add("CachingAllocator()", lambda b: keep(b, "made", stillmap.CachingAllocator(tag=TAG)))
+    table.add(call + "allocate", lambda b: allocate(b, "new", 100), made, "small")
+    table.add(call + "allocate", lambda b: allocate(b, "new", 20 * MiB), made, "large")
+    table.add(call + "allocate", lambda b: allocate(b, "new", 4 * MiB, b.streams[0]), made, "on a new stream")
+    table.add(call + "allocate", lambda b: allocate(b, "new", 5 * MiB, zero=True), made, "zero")
+    table.add(call + "allocate", lambda b: allocate(b, "new", 11 * MiB), cached, "where pages are free")
+    table.add(call + "c_malloc", by_c, made)
+    table.add(call + "free", lambda b: free(b, "large"), made)
+    table.add(call + "free", lambda b: free(b, "large", b.streams[0]), made, "last used on another stream")
+    table.add(call + "free", lambda b: free(b, "large"), used_elsewhere, "used on another stream")
+    table.add(call + "record_use", lambda b: b.heap.record_use(b.blocks["large"][0], b.streams[0]), made)
+    table.add(call + "forget_stream", lambda b: b.heap.forget_stream(b.streams[0]), used_elsewhere)
+    table.add(call + "empty_cache", lambda b: b.heap.empty_cache(), cached)
+    table.add(call + "trim", lambda b: b.heap.trim(PAGE), cached)
+    table.add(call + "limit", set_limit, made)
+    table.add(call + "close", lambda b: b.heap.close(), made)
+    for name in ("stats", "memory_map", "to_json", "to_torch_pickle", "reset_peaks", "record_history",
+                 "stop_history", "mark_iteration"):
+        table.add(call + name, lambda b, name=name: getattr(b.heap, name)() and None, made)
+
+
+# ---- functions ----
+
+def two_kinds(bench):
+    buffer(8, 3)(bench)
+    heap()(bench)
+
+
+def away(bench):
+    buffer(8, 3)(bench)
+    stillmap.suspend(TAG)
+
+
+def closed_buffer(bench):
+    buffer(8, 3)(bench)
+    bench.buffer.close()
+
+
+def saved(bench):
+    buffer(8, 3, hint=0x210000000000)(bench)
+    stillmap.snapshot(bench.path("image.smi"), TAG)
+    bench.buffer.close()
+
+
+def restored(bench):
+    saved(bench)
+    bench.put("restored", stillmap.restore(bench.path("image.smi")))
+
+
+def add_functions(table):
+    for store in ("pinned_host", "file", "discard"):
+        table.add("suspend", lambda b, store=store: stillmap.suspend(TAG, store=store, directory=b.folder) and None,
+                  buffer(8, 3), store, vmm=True)
+    table.add("suspend", lambda b: stillmap.suspend(TAG) and None, two_kinds, "a buffer and an allocator", vmm=True)
+    table.add("resume", lambda b: stillmap.resume(TAG) and None, away, vmm=True)
+    table.add("forget", lambda b: stillmap.forget(TAG), away, vmm=True)
+    table.add("snapshot", lambda b: stillmap.snapshot(b.path("image.smi"), TAG) and None, buffer(8, 3), vmm=True)
+    table.add("restore", lambda b: keep(b, "back", stillmap.restore(b.path("image.smi"))), saved, vmm=True)
+    table.add("Restored.close", lambda b: b.restored.close(), restored, vmm=True)
+    table.add("trim", lambda b: stillmap.trim() and None, closed_buffer, vmm=True)
+    table.add("stats", lambda b: stillmap.stats() and None, buffer(8, 1))
+    table.add("device_info", lambda b: stillmap.device_info() and None)
+
+
+def operations():
+    table = Table()
+    add_buffers(table)
+    add_vectors(table)
+    add_views(table)
+    add_heaps(table)
+    add_functions(table)
+    return table.all
