@@ -115,9 +115,9 @@ result<std::unique_ptr<buffer_impl>> mapped_buffer::fork() {
   // Where the reservation was no demand, neither is the copy's.
   const bool stated = options_.reserve_bytes != 0;
   const std::size_t used = std::max({committed_end_ * page_, round_up(size(), page_), page_});
-  auto block =
-      space().reserve_up_to(stated ? reserved() : std::max(used, default_reservation(device_)),
-                            stated ? reserved() : used, page_ & (~page_ + 1), {}, options_.tag);
+  const std::size_t wish = std::max(used, round_up(default_reservation(device_), page_));
+  auto block = space().reserve_up_to(stated ? reserved() : wish, stated ? reserved() : used,
+                                     page_ & (~page_ + 1), {}, options_.tag);
   if (!block) return tl::unexpected(block.error());
   auto child = std::make_unique<mapped_buffer>(device_, options_, access_, std::move(*block));
   child->guests_ = guests_;
