@@ -53,6 +53,8 @@ class Import(TestCase):
                 print(repr(buffer), flush=True)
                 try: stillmap.GrowableBuffer(1, device=99)
                 except stillmap.Error as error: print(isinstance(error, ValueError), flush=True)
+                buffer.close()
+            interpreters.destroy(other)   # else CPython ends it while it ends itself
         """)
         lines = said.splitlines()
         self.assertEqual(lines[1:3], ["<stillmap.GrowableBuffer '' on device 0>", "True"], said)
