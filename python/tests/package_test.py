@@ -44,7 +44,7 @@ class Import(TestCase):
             except ImportError:
                 import _interpreters as interpreters
             other = interpreters.create()
-            code = "import sys; sys.path[:] = %r\\ntry: import stillmap\\nexcept ImportError as e: print(e)" % sys.path
+            code = "import sys; sys.path[:] = %r\\ntry: import stillmap\\nexcept ImportError as e: print(e, flush=True)" % sys.path
             for first in (True, False):   # before and after the import here
                 interpreters.run_string(other, code)
                 sys.stdout.flush()
