@@ -59,6 +59,7 @@ class Group:
     def resume(self, retain: bool) -> None:
         if not self.paused:
             return
+        refuse_capture("memory_saver.resume")
         st.resume(self.tag, device=self.device)
         self.paused = False
         # A segment whose tensors were freed meanwhile may be gone.

@@ -70,6 +70,7 @@ def snapshot(path: str, tags: str | Sequence[str], *, tensors: Mapping[str, torc
     """
     index = device_index(device)
     notes = {_NOTE: json.dumps(_records_of(tensors or {}, tags, index), separators=(",", ":")).encode()}
+    refuse_capture("stillmap.torch.snapshot")
     torch.cuda.synchronize(index)
     return stillmap.snapshot(path, tags, device=index, compression=compression, parent=parent, notes=notes,
                              replace=replace, progress=progress)

@@ -130,6 +130,7 @@ class MemorySaver(TestCase):
             target.copy_(source)
             raises(stillmap.BusyError, lambda: saver.pause("weights"))
             raises(stillmap.BusyError, lambda: st.suspend("memory_saver/weights/pinned"))
+            raises(stillmap.BusyError, lambda: st.snapshot("never.smi", ["memory_saver/weights/pinned"]))
         graph.replay()
         assert right(t, 1) and right(target, 3)
         saver.pause("weights")
