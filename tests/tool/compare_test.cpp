@@ -123,6 +123,15 @@ TEST_F(trace_compare, knows_a_limit_of_the_program_itself) {
                 "'stillmap' would have served the request that failed\n"});
 }
 
+// The program's device had more memory than this one.
+TEST_F(trace_compare, shrinks_a_recording_of_a_larger_device) {
+  const std::string file = out_of_memory(100 << 20, 50 << 20);
+  expect_parts(run("trace compare --every-byte-shrink 0 --svg '' " + file, "HOSTCUDA=memory=224M"),
+               0,
+               {"at 1/2 of its size", "memory    125 MiB: what PyTorch had",
+                "'stillmap' would have served the request that failed\n"});
+}
+
 TEST_F(trace_compare, takes_one_device_of_several) {
   const auto of = [](std::uint64_t mib) {
     return list_of({event("alloc", std::uint64_t{1} << 40, mib << 20)});

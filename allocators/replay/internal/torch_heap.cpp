@@ -7,6 +7,8 @@ namespace {
 
 // PyTorch's blocks are multiples of this; events have the sizes that were requested.
 constexpr std::uint64_t torch_block_bytes = 512;
+// Of a block of more than this PyTorch splits off no less.
+constexpr std::uint64_t least_split_bytes = std::uint64_t{1} << 20;
 
 }  // namespace
 
@@ -50,8 +52,9 @@ void torch_heap::undo(const torch_event &e) {
 
 trace_failure torch_heap::state(std::uint64_t device_free) const {
   trace_failure out{.device_free = device_free};
-  const auto add_piece = [&](std::uint64_t bytes) {
-    if (bytes == 0) return;
+  // A gap after a block.
+  const auto add_piece = [&](std::uint64_t bytes, std::uint64_t block_before) {
+    if (bytes == 0 || (block_before > least_split_bytes && bytes <= least_split_bytes)) return;
     out.cached += bytes;
     ++out.pieces;
     out.largest = std::max(out.largest, bytes);
@@ -60,12 +63,13 @@ trace_failure torch_heap::state(std::uint64_t device_free) const {
   for (const auto &[at, bytes] : memory_) {
     out.held += bytes;
     const std::uint64_t end = at + bytes;
-    std::uint64_t free_from = at;
+    std::uint64_t free_from = at, before = 0;
     for (; block != blocks_.end() && block->first < end; ++block) {
-      if (block->first > free_from) add_piece(block->first - free_from);
+      if (block->first > free_from) add_piece(block->first - free_from, before);
       free_from = std::max(free_from, block->first + block->second);
+      before = block->second;
     }
-    if (free_from < end) add_piece(end - free_from);
+    if (free_from < end) add_piece(end - free_from, before);
   }
   return out;
 }

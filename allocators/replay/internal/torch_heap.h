@@ -25,6 +25,7 @@ class torch_heap {
   void add_block(std::uint64_t at, std::uint64_t bytes) { blocks_[at] = bytes; }
   void undo(const torch_event &e);
 
+  // The rest of a large block, which events do not have, counts as free where free memory follows it.
   // Cost: proportional to all memory and blocks.
   trace_failure state(std::uint64_t device_free) const;
 

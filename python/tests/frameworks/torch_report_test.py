@@ -50,6 +50,36 @@ class Report(TestCase):
         print("fixed lengths", told, sep="\\n")
         """, self.folder))
 
+    def test_a_snapshot_at_out_of_memory(self):
+        """Its figures are PyTorch's own, and the command says what Stillmap would have done."""
+        self.program("""
+        import json, subprocess
+        path, seen = os.path.join(sys.argv[1], "oom.pickle"), []
+        def observe(device, wanted, device_total, device_free):
+            seen.append((wanted, device_free, torch.cuda.memory_reserved(), torch.cuda.memory_allocated()))
+            torch.cuda.memory._dump_snapshot(path)
+        torch.cuda.memory._record_memory_history(max_entries=100000, stacks="python", context=None)
+        torch._C._cuda_attach_out_of_memory_observer(observe)
+        live = []
+        try:
+            while True:
+                live.append(torch.empty(random.randint(1, 60) * MiB, dtype=torch.uint8, device="cuda"))
+                if sum(t.numel() for t in live) > 3500 * MiB:
+                    for _ in range(12):
+                        live.pop(random.randrange(len(live)))
+        except torch.OutOfMemoryError:
+            live.clear()
+        (wanted, device_free, reserved, allocated), = seen
+        done = subprocess.run([sys.executable, "-m", "stillmap", "trace", "compare", "--json", "--every-byte-shrink", "0",
+                               "--svg", "", path], stdout=subprocess.PIPE, check=True, env={**os.environ, "HOSTCUDA": ""})
+        told = json.loads(done.stdout)
+        failure = told["recorded_failure"]
+        assert (failure["requested_bytes"], failure["device_free_bytes"]) == (wanted, device_free), (failure, seen)
+        assert (failure["held_bytes"], failure["free_in_pieces_bytes"]) == (reserved, reserved - allocated), (failure, seen)
+        assert failure["largest_piece_bytes"] < wanted, failure
+        assert told["verdict"]["would_have_served"] and told["ok"], told
+        """, self.folder)
+
     def test_a_snapshot_of_the_native_allocator(self):
         self.program("""
         torch.cuda.memory._record_memory_history(max_entries=100000, stacks="python", context=None)

@@ -186,6 +186,22 @@ TEST(ImportTorch, TheHeapAtAFailureIsFoundByUndoingWhatFollowed) {
       "a,0,600,0\na,1,512,0\no,9000,0,8192,50,6656,4,3072\nf,0\nf,1\na,2,512,0\n");
 }
 
+// Events have the bytes that were requested, and PyTorch leaves up to 1 MiB more in a large block.
+TEST(ImportTorch, TheRestOfALargeBlockIsNotFree) {
+  constexpr std::uint64_t mib = 1 << 20, base = 1 << 30;
+  const std::string segments = list({segment(base, 20 * mib, {block(20 * mib, "inactive")})});
+  EXPECT_EQ(
+      body(import_torch_snapshot(
+          "s",
+          snapshot({event("alloc", base, 2 * mib, 0), event("alloc", base + 3 * mib, 4 * mib, 0),
+                    event("alloc", base + 7 * mib + 512, 512, 0), out_of_memory(50, 90 * mib, 0),
+                    event("free_completed", base, 2 * mib, 0),
+                    event("free_completed", base + 3 * mib, 4 * mib, 0),
+                    event("free_completed", base + 7 * mib + 512, 512, 0)},
+                   segments))),
+      "a,0,2097152,0\na,1,4194304,0\na,2,512,0\no,94371840,0,20971520,50,13630464,1,13630464\n");
+}
+
 TEST(ImportTorch, OnlyTheLastFailuresAreDescribed) {
   std::vector<std::string> events;
   for (int i = 0; i < 70; ++i) events.push_back(out_of_memory(50, 9000, 0));

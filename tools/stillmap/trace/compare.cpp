@@ -77,12 +77,13 @@ class trace_comparison {
     return open_device(*driver_, ordinal_);
   }
 
-  // A replay plan that fits into the free device memory.
+  // A replay plan that fits into the free device memory, and so does what the recorded program had.
   outcome<replay_plan> plan_for(std::uint64_t free, unsigned shrink) {
     if (shrink != 0) return plan_replay(recorded_.requests, std::nullopt, shrink_ = shrink);
+    const std::uint64_t had = recorded_.failure ? recorded_.failure->capacity() : 0;
     for (shrink_ = 1;; shrink_ *= 2) {
       auto plan = plan_replay(recorded_.requests, std::nullopt, shrink_);
-      if (!plan || plan->peak_live_bytes / 4 * 5 <= free) return plan;
+      if (!plan || std::max(plan->peak_live_bytes / 4 * 5, had / shrink_) <= free) return plan;
     }
   }
 
