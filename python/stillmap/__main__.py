@@ -1,4 +1,4 @@
-"""`python -m stillmap ...` is the command `stillmap`, which the package contains.
+"""`stillmap ...`, as pip installs it, and `python -m stillmap ...` are the command that the package contains.
 
 A command of a group may be named without it: `compare` is `trace compare`, `inspect` is
 `image inspect`, `list` is `task list`.
@@ -24,7 +24,12 @@ def with_group(arguments):
 
 def find_command():
     own = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "stillmap")
-    return own if os.access(own, os.X_OK) else shutil.which("stillmap")
+    if os.access(own, os.X_OK):
+        return own
+    found = shutil.which("stillmap")
+    # Not the script that pip has made of this file.
+    this = found is not None and os.path.exists(sys.argv[0]) and os.path.samefile(found, sys.argv[0])
+    return None if this else found
 
 
 def main(arguments=None):

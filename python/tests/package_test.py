@@ -192,6 +192,43 @@ class Command(TestCase):
         self.assertIn("Replays a recorded program", done.stdout)
 
 
+class Installed(TestCase):
+    """As pip installs it: packages side by side in one folder, and a script in PATH."""
+    def setUp(self):
+        super().setUp()
+        self.site = self.path("site packages")
+        shutil.copytree(os.path.dirname(stillmap.__file__), os.path.join(self.site, "stillmap"))
+        native = os.path.join(self.site, "stillmap", os.path.basename(stillmap.plugin_path()))
+        if not os.path.exists(native):  # Bazel has it elsewhere
+            shutil.copy(stillmap.plugin_path(), native)
+        self.environment = {name: value for name, value in os.environ.items()
+                            if name not in ("STILLMAP_HOSTCUDA", "RUNFILES_DIR")}
+        self.environment.update(PYTHONPATH=self.site, STILLMAP_DRIVER="host")
+
+    def test_finds_the_package_of_hostcuda(self):
+        hostcuda = os.environ.get("STILLMAP_HOSTCUDA")
+        if not hostcuda:
+            self.skipTest("about hostcuda")
+        library = os.path.join(self.site, "stillmap_hostcuda", "lib", "libcuda.so.1")
+        os.makedirs(os.path.dirname(library))
+        shutil.copy(hostcuda, library)
+        code = "import stillmap; stillmap.device_info(); print([l for l in open('/proc/self/maps') if 'libcuda.so.1' in l][0])"
+        done = subprocess.run([sys.executable, "-c", code], env=self.environment, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(library, done.stdout)
+
+    def test_a_script_does_not_start_itself(self):
+        shutil.rmtree(os.path.join(self.site, "stillmap", "bin"), ignore_errors=True)
+        script = self.path("stillmap")
+        with open(script, "w") as file:
+            file.write(f"#!{sys.executable}\nimport sys\nfrom stillmap.__main__ import main\nsys.exit(main())\n")
+        os.chmod(script, 0o755)
+        done = subprocess.run([script, "doctor"], env={**self.environment, "PATH": self.folder}, timeout=60,
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("has no command", done.stderr)
+
+
 class SharedObject(TestCase):
     def test_exports_the_plugin_and_nothing_else(self):
         if shutil.which("nm") is None:

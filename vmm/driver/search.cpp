@@ -73,6 +73,9 @@ std::vector<std::string> hostcuda_candidates() {
     out.push_back((folder / ".." / STILLMAP_LIBDIR / "stillmap/hostcuda" / soname).string());
 #endif
     out.push_back((folder / "../hostcuda" / soname).string());  // bazel-bin/tools/
+    // Beside the Python package stillmap, whose command is in its bin/.
+    out.push_back((folder / "../stillmap_hostcuda/lib" / soname).string());
+    out.push_back((folder / "../../stillmap_hostcuda/lib" / soname).string());
   }
   if (const char *runfiles = ::secure_getenv("RUNFILES_DIR")) add_runfiles(out, runfiles);
   std::error_code none;
