@@ -1,4 +1,7 @@
 // stillmap dryrun: finds the command hostcuda and passes on the arguments and the exit status.
+#include <sys/wait.h>
+
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -73,12 +76,47 @@ TEST_F(dryrun, finds_the_python_package) {
   EXPECT_EQ(r.out, "[dryrun]\n[--gpus=2]\n[--]\n[./train]\n");
 }
 
+// What pip installs: the command in the package stillmap, and hostcuda's package beside it.
+TEST_F(dryrun, finds_the_package_that_is_installed_beside_it) {
+  const fs::path packages = folder_ / "site packages";
+  fs::create_directories(packages / "stillmap/bin");
+  fs::create_directories(packages / "stillmap_hostcuda");
+  fs::copy_file(program(), packages / "stillmap/bin/stillmap");
+  std::ofstream(packages / "stillmap_hostcuda/__init__.py");
+  std::ofstream(packages / "stillmap_hostcuda/launcher.py")
+      << "import sys\ndef main():\n  print(sys.argv[1:])\n  return 5\n";
+  const fs::path out = folder_ / "said";
+  const std::string line = "env -u PYTHONPATH '" + (packages / "stillmap/bin/stillmap").string() +
+                           "' dryrun --gpus 2 ./train >'" + out.string() + "'";
+  const int status = std::system(line.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 5);
+  EXPECT_EQ(content(out), "['dryrun', '--gpus=2', '--', './train']\n");
+}
+
+// STILLMAP_DRIVER=host with both packages installed.
+TEST_F(dryrun, and_so_is_the_driver_in_it) {
+  if (!on_hostcuda()) GTEST_SKIP() << "about hostcuda";
+  const fs::path library = folder_ / "site/stillmap_hostcuda/lib/libcuda.so.1";
+  fs::create_directories(folder_ / "site/stillmap/bin");
+  fs::create_directories(library.parent_path());
+  fs::copy_file(program(), folder_ / "site/stillmap/bin/stillmap");
+  fs::copy_file(driver().path(), library);
+  const fs::path out = folder_ / "said";
+  const std::string line =
+      "env -u STILLMAP_HOSTCUDA -u RUNFILES_DIR STILLMAP_DRIVER=host STILLMAP_VERBOSE=1 '" +
+      (folder_ / "site/stillmap/bin/stillmap").string() + "' doctor >'" + out.string() + "' 2>&1";
+  EXPECT_EQ(std::system(line.c_str()), 0) << content(out);
+  EXPECT_NE(content(out).find("stillmap_hostcuda/lib/libcuda.so.1: loaded"), std::string::npos)
+      << content(out);
+}
+
 TEST_F(dryrun, says_what_to_install) {
   const ran r = run("dryrun python3 train.py", "PATH=/nonexistent");
   EXPECT_EQ(r.status, 3);
   EXPECT_EQ(r.out, "");
-  EXPECT_NE(r.err.find("pip install"), std::string::npos) << r.err;
-  EXPECT_NE(r.err.find("stillmap-hostcuda"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("tools/hostcuda_wheel.sh makes the package: pip install out/wheel/"),
+            std::string::npos)
+      << r.err;
   expect_usage("dryrun", "PROGRAM is missing");
   expect_usage("dryrun --gpuz h200 true", "did you mean '--gpu'");
 }

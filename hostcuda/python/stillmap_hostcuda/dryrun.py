@@ -1,5 +1,5 @@
-"""`hostcuda dryrun`: runs a PyTorch program without a GPU under each allocator, and says how much device memory it
-needs. Kernels and math libraries do nothing, so only memory is true, not results.
+"""`hostcuda dryrun`: runs a PyTorch program without a GPU under several allocators, and says how much device memory
+it needs. Kernels and math libraries do nothing, so only memory is true, not results.
 """
 import argparse
 import collections
@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 
-from . import dryrun_pictures, launcher
+from . import dryrun_pictures, launcher, stillmap_library
 
 MIB = 1 << 20
 # What a program sees: the machine of hostcuda and the device's memory. Names stay those of hostcuda.
@@ -38,7 +38,7 @@ LATE = "time limit"
 Run = collections.namedtuple("Run", "status seconds reports output")
 
 DESCRIPTION = """\
-Runs an unmodified PyTorch program on hostcuda, once for each allocator, and reports the device memory it needs: at the
+Runs an unmodified PyTorch program on hostcuda, once for each of several allocators, and reports the device memory it needs: at the
 peak in tensors (live), held by the allocator, and taken from the device. There is no GPU: kernels are skipped and math
 libraries compute nothing, so losses and other results mean nothing.
 """
@@ -202,9 +202,11 @@ def parser():
     top.add_argument("--gpus", type=int, default=1, metavar="N", help="devices, 1 to %d" % launcher.MOST_DEVICES)
     top.add_argument("--memory", type=size, metavar="SIZE", help="memory of each device, in place of the GPU's: 24GiB")
     top.add_argument("--allocator", action="append", choices=[*SETTINGS, "all"],
-                     help="PyTorch's native one (default), its expandable segments, cudaMallocAsync, or Stillmap; may "
-                          "be given again")
-    top.add_argument("--stillmap", type=pathlib.Path, metavar="LIBRARY", help="libstillmap_torch.so")
+                     help="PyTorch's native one, its expandable segments, cudaMallocAsync, or Stillmap; may be given "
+                          "again (default: native and, if it is installed, stillmap)")
+    top.add_argument("--stillmap", type=pathlib.Path, metavar="LIBRARY",
+                     help="libstillmap_torch.so (default: that of the Python package stillmap, or of the command's "
+                          "installation)")
     top.add_argument("--find-least", action="store_true",
                      help="also search for the least memory at which the program runs; takes some ten runs each")
     top.add_argument("--find-batch", metavar="VAR",
@@ -239,15 +241,20 @@ def check(options):
                                (options.find_batch, options.find_batch))
     if options.pictures:
         options.pictures.mkdir(parents=True, exist_ok=True)
-    chosen = options.allocator or ["native"]
-    if "all" in chosen:
-        chosen = [name for name in SETTINGS if name != "stillmap" or options.stillmap]
-    if "stillmap" in chosen and not options.stillmap:
-        raise launcher.Failure("--allocator stillmap needs --stillmap FOLDER/libstillmap_torch.so")
+    chosen = options.allocator or ["native", "stillmap"]
     if options.stillmap:
         options.stillmap = options.stillmap.resolve()
         if not options.stillmap.exists():
             raise launcher.Failure("there is no %s" % options.stillmap)
+    elif {"stillmap", "all"} & set(chosen):
+        options.stillmap = stillmap_library.find(options.program[0])
+    if "stillmap" in (options.allocator or ()) and not options.stillmap:
+        raise launcher.Failure("--allocator stillmap: Stillmap is not installed, neither as a Python package nor as a "
+                               "command in PATH; --stillmap FOLDER/%s names its library" % stillmap_library.LIBRARY)
+    if "all" in chosen:
+        chosen = list(SETTINGS)
+    if not options.stillmap:
+        chosen = [name for name in chosen if name != "stillmap"]
     return list(dict.fromkeys(chosen))
 
 

@@ -19,6 +19,9 @@ DRIVER = "libcuda.so.1"
 # Found by name by programs that load them, but for the runtime, which is preloaded: the wheels of PyTorch have an
 # RPATH, which the loader reads before LD_LIBRARY_PATH.
 RUNTIMES = ("libcudart.so.12", "libcudart.so.13")
+# It is on no index.
+PACKAGE = "in the Python package stillmap-hostcuda, which tools/hostcuda_wheel.sh makes in a checkout of Stillmap: pip " \
+          "install out/wheel/stillmap_hostcuda-*.whl"
 MATH_LIBRARIES = "mathlibs"  # the folder of their stand-ins, which compute nothing and are preloaded likewise
 
 DESCRIPTION = """\
@@ -118,7 +121,7 @@ def inside(base, **variables):
     """The environment of a Python program that loads modules of the folder inside/ when it starts."""
     folder = pathlib.Path(__file__).resolve().parent / "inside"
     if not folder.is_dir():  # this file is the program `hostcuda`
-        raise Failure("--kernels numba is in the Python package stillmap-hostcuda: pip install it")
+        raise Failure("--kernels numba is " + PACKAGE)
     return dict(base, PYTHONPATH=os.pathsep.join(filter(None, [str(folder), base.get("PYTHONPATH")])), **variables)
 
 
@@ -162,7 +165,7 @@ def dry_run(arguments):
     try:
         from stillmap_hostcuda import dryrun  # not installed beside this file where it is the program `hostcuda`
     except ImportError:
-        raise Failure("dryrun is in the Python package stillmap-hostcuda: pip install it") from None
+        raise Failure("dryrun is " + PACKAGE) from None
     try:
         return dryrun.main(arguments)
     except dryrun.launcher.Failure as failure:  # the class of another import of this file, if this is __main__

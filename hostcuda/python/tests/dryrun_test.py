@@ -12,7 +12,7 @@ import unittest
 from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from stillmap_hostcuda import dryrun, launcher  # noqa: E402
+from stillmap_hostcuda import dryrun, launcher, stillmap_library  # noqa: E402
 
 GIB = 1 << 30
 
@@ -49,12 +49,21 @@ class Options(unittest.TestCase):
             dryrun.size("much")
 
     def test_allocators(self):
-        self.assertEqual(options("--", "x")[1], ["native"])
-        self.assertEqual(options("--allocator", "all", "--", "x")[1], ["native", "expandable", "async"])
-        self.assertEqual(options("--allocator", "async", "--allocator", "native", "--allocator", "async", "--", "x")[1],
+        def chosen(found, *arguments):
+            with mock.patch.object(stillmap_library, "find", return_value=found):
+                return options(*arguments, "--", "x")
+        there = pathlib.Path("/there.so")
+        self.assertEqual(chosen(None)[1], ["native"])
+        self.assertEqual(chosen(there)[1], ["native", "stillmap"])
+        self.assertEqual(chosen(there)[0].stillmap, there)
+        self.assertEqual(chosen(there, "--allocator", "native")[1], ["native"])
+        self.assertEqual(chosen(None, "--allocator", "all")[1], ["native", "expandable", "async"])
+        self.assertEqual(chosen(there, "--allocator", "all")[1], ["native", "expandable", "async", "stillmap"])
+        self.assertEqual(chosen(there, "--allocator", "stillmap")[1], ["stillmap"])
+        self.assertEqual(chosen(None, "--allocator", "async", "--allocator", "native", "--allocator", "async")[1],
                          ["async", "native"])
-        with self.assertRaisesRegex(launcher.Failure, "needs --stillmap"):
-            options("--allocator", "stillmap", "--", "x")
+        with self.assertRaisesRegex(launcher.Failure, "Stillmap is not installed.*--stillmap FOLDER/libstillmap_torch.so"):
+            chosen(None, "--allocator", "stillmap")
         with self.assertRaisesRegex(launcher.Failure, "there is no /absent.so"):
             options("--allocator", "stillmap", "--stillmap", "/absent.so", "--", "x")
 
@@ -71,6 +80,51 @@ class Options(unittest.TestCase):
         self.assertEqual(options("--find-batch", "B", "--", "x", "--batch={B}")[1], ["native"])
         with self.assertRaisesRegex(launcher.Failure, r"no argument of the program contains \{B\}"):
             options("--find-batch", "B", "--", "x", "B")
+
+
+class Library(unittest.TestCase):
+    """Where Stillmap is installed, as pip and CMake do it."""
+    def setUp(self):
+        self.scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(self.scratch.cleanup)
+        self.folder = pathlib.Path(self.scratch.name).resolve()
+        hostcuda = mock.patch.object(launcher, "libraries", return_value=self.folder / "nowhere")
+        hostcuda.start()
+        self.addCleanup(hostcuda.stop)
+        self.path = mock.patch.dict("os.environ", {"PATH": str(self.folder / "bin"), "PYTHONPATH": ""})
+        self.path.start()
+        self.addCleanup(self.path.stop)
+
+    def put(self, name, mode=0o644):
+        file = self.folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        file.chmod(mode)
+        return file
+
+    def test_a_python_package(self):
+        self.assertIsNone(stillmap_library.find("x"))
+        native = self.put("site/stillmap/_native.abi3.so")
+        self.put("site/stillmap/__init__.py").write_text("raise SystemExit('it was imported')")
+        with mock.patch.object(sys, "path", [str(self.folder / "site"), *sys.path]):
+            self.assertEqual(stillmap_library.find("x"), native)
+
+    def test_the_package_of_the_programs_python(self):
+        native = self.put("site/stillmap/_native.abi3.so")
+        self.put("site/stillmap/__init__.py")
+        with mock.patch.dict("os.environ", {"PYTHONPATH": str(self.folder / "site")}):
+            self.assertIsNone(stillmap_library.find("x"))
+            self.assertEqual(stillmap_library.find(sys.executable), native)
+        self.assertIsNone(stillmap_library.find("python-that-is-not-there"))
+
+    def test_an_installed_prefix(self):
+        self.put("bin/stillmap", 0o755)
+        self.assertIsNone(stillmap_library.find("x"))
+        library = self.put("lib/x86_64-linux-gnu/libstillmap_torch.so")
+        self.assertEqual(stillmap_library.find("x"), library)
+        beside = self.put("other/lib64/libstillmap_torch.so")
+        with mock.patch.object(launcher, "libraries", return_value=self.folder / "other/lib64/stillmap/hostcuda"):
+            self.assertEqual(stillmap_library.find("x"), beside)
 
 
 class Environment(unittest.TestCase):

@@ -26,6 +26,13 @@ constexpr const char *find_package =
     "import importlib.util, sys; sys.exit(importlib.util.find_spec('stillmap_hostcuda') is None)";
 constexpr const char *run_package =
     "import sys; from stillmap_hostcuda.launcher import main; sys.exit(main())";
+// The same, of a folder that is the first argument.
+constexpr const char *run_package_in =
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from stillmap_hostcuda.launcher import main; "
+    "sys.exit(main())";
+constexpr const char *how_to_install =
+    "in a checkout of Stillmap, tools/hostcuda_wheel.sh makes the package: pip install "
+    "out/wheel/stillmap_hostcuda-*.whl";
 
 struct dryrun_options {
   std::vector<std::string> options;  // as they are passed on
@@ -37,11 +44,20 @@ bool is_executable(const fs::path &file) {
   return fs::is_regular_file(file, none) && ::access(file.c_str(), X_OK) == 0;
 }
 
+fs::path own_folder() {
+  std::error_code none;
+  return fs::read_symlink("/proc/self/exe", none).parent_path();
+}
+
+// Where this command is in the Python package stillmap, the packages that are installed beside that.
+fs::path folder_of_packages() {
+  const fs::path here = own_folder();
+  return here.filename() == "bin" ? here.parent_path().parent_path() : fs::path();
+}
+
 std::vector<fs::path> folders_of_hostcuda() {
   std::vector<fs::path> out;
-  std::error_code none;
-  const fs::path here = fs::read_symlink("/proc/self/exe", none).parent_path();
-  if (!here.empty()) {
+  if (const fs::path here = own_folder(); !here.empty()) {
     out.push_back(here);
     out.push_back(here / "../lib/stillmap/hostcuda");
   }
@@ -66,6 +82,10 @@ bool python_has_package() {
 
 // The beginning of the command line; empty: there is no hostcuda.
 std::vector<std::string> find_hostcuda() {
+  const fs::path packages = folder_of_packages();
+  std::error_code none;
+  if (!packages.empty() && fs::is_directory(packages / "stillmap_hostcuda", none))
+    return {"python3", "-c", run_package_in, packages.string()};
   for (const fs::path &folder : folders_of_hostcuda())
     if (const fs::path file = folder / "hostcuda"; is_executable(file)) return {file.string()};
   if (python_has_package()) return {"python3", "-c", run_package};
@@ -76,8 +96,9 @@ outcome<exit_status> run_dryrun(const dryrun_options &o) {
   std::vector<std::string> words = find_hostcuda();
   if (words.empty())
     return fail(exit_not_found,
-                "the command hostcuda is not beside stillmap, in PATH or in a Python package; "
-                "install the package: pip install stillmap-hostcuda");
+                fmt::format("the command hostcuda is not beside stillmap, in PATH or in a Python "
+                            "package; {}",
+                            how_to_install));
   words.emplace_back("dryrun");
   words.insert(words.end(), o.options.begin(), o.options.end());
   words.emplace_back("--");
@@ -118,17 +139,20 @@ void add_dryrun_command(command &root) {
   command &c = root.add(
       "dryrun",
       "Says how much device memory a PyTorch program needs, without a GPU. Runs the program by "
-      "hostcuda dryrun, once for each allocator; kernels are skipped, so its results mean "
-      "nothing.");
+      "hostcuda dryrun, once for each of several allocators; kernels are skipped, so its results "
+      "mean nothing.");
   c.ends_with_program = true;
   pass_on(c, *o, "--gpu", "h200|h100|a100|l40s|rtx4090", "the device (default: h200)");
   pass_on(c, *o, "--gpus", "N", "devices, 1 to 31 (default: 1)");
   pass_on(c, *o, "--memory", "SIZE", "memory of each device, in place of the GPU's");
-  pass_on(c, *o, "--allocator", "native|expandable|async|stillmap|all",
-          "PyTorch's native one (default), its expandable segments, cudaMallocAsync, or Stillmap; "
-          "may be given again")
+  pass_on(
+      c, *o, "--allocator", "native|expandable|async|stillmap|all",
+      "PyTorch's native one, its expandable segments, cudaMallocAsync, or Stillmap; may be given "
+      "again (default: native and, if it is installed, stillmap)")
       .is_repeated = true;
-  pass_on(c, *o, "--stillmap", "LIBRARY", "libstillmap_torch.so, for --allocator stillmap");
+  pass_on(c, *o, "--stillmap", "LIBRARY",
+          "libstillmap_torch.so (default: that of the Python package stillmap, or of the command's "
+          "installation)");
   pass_on_flag(c, *o, "--find-least", "also search for the least memory at which the program runs");
   pass_on(c, *o, "--find-batch", "VAR",
           "also search for the largest number that can take the place of {VAR} in the program's "
@@ -144,10 +168,10 @@ void add_dryrun_command(command &root) {
   c.arguments(o->program, "PROGRAM", "the program and its arguments").required();
   c.notes =
       "hostcuda is found beside this command, in its prefix, in PATH, or in the Python package\n"
-      "stillmap-hostcuda, which has the dry run: pip install stillmap-hostcuda. The exit status "
-      "is\n"
-      "that of hostcuda dryrun: 0 if the program ended well under each allocator, 1 if not, 2 for\n"
-      "wrong usage.\n"
+      "stillmap-hostcuda, which has the dry run. It is on no index: in a checkout of Stillmap\n"
+      "tools/hostcuda_wheel.sh makes it. The exit status is that of hostcuda dryrun: 0 if the "
+      "program\n"
+      "ended well under each allocator, 1 if not, 2 for wrong usage.\n"
       "Example: stillmap dryrun --gpu a100 --allocator all -- python train.py --batch 8\n";
   c.run = [o] { return run_dryrun(*o); };
 }
