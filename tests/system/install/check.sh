@@ -199,7 +199,7 @@ with_hostcuda_package() {
     "$root/hostcuda/python/tests/driver_by_ctypes.py" || return 1
   local tests=$root/hostcuda/python/tests
   PYTHONPATH=$tests/fake_torch:source $python -c 'import sys; from stillmap_hostcuda import launcher; sys.exit(launcher.main())' \
-    dryrun --find-least --loop-limit 5 --gpu rtx4090 --pictures pictures -- $python "$tests/dryrun_program.py" | tee dryrun.txt
+    dryrun --allocator native --find-least --loop-limit 5 --gpu rtx4090 --pictures pictures -- $python "$tests/dryrun_program.py" | tee dryrun.txt
   grep -E '^native +64 MiB +64 MiB +64 MiB +1\.000 +0 +64 MiB .* ok$' dryrun.txt &&
     grep -E ' 3  .*dryrun_program.py:8$' dryrun.txt &&
     grep -E ' 6  .*dryrun_program.py:10, true after 5 times$' dryrun.txt &&
