@@ -109,6 +109,16 @@ TEST_F(trace_compare, says_what_pytorch_ran_out_of_and_whether_it_would_have_bee
   EXPECT_EQ(json.out.front(), '{') << "nothing but the document";
 }
 
+TEST_F(trace_compare, an_imported_trace_has_the_failure_too) {
+  const std::string file = out_of_memory(100 << 20, 50 << 20), trace = (folder_ / "t.zst").string();
+  const ran imported = run("trace import " + file + " '" + trace + "'");
+  expect_parts(imported, 0, {"40 blocks, 190.7 MiB live at most, 1 request out of memory\n"});
+  expect_parts(
+      compared("'" + trace + "'"), 0,
+      {"recorded  the recorded program ran out of memory asking for 100 MiB, with 50 MiB of ",
+       "memory    250 MiB: what the recorded program had"});
+}
+
 TEST_F(trace_compare, says_that_it_would_not_have_been_served) {
   const std::string file = out_of_memory(std::uint64_t{300} << 20, 50 << 20);
   expect_parts(compared(file), 1,

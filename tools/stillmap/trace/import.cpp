@@ -31,8 +31,12 @@ outcome<exit_status> run_trace_import(const trace_import_options &o) {
     if (!read) return fail(exit_usage, read.error().about(o.from).message());
     const std::string to = texts.size() > 1 ? name_for(o.to, t.device) : o.to;
     STILLMAP_RETURN_IF_ERROR(save_text(to, t.text));
-    fmt::print("{}: {} blocks, {} live at most\n", to, format_count(read->totals.blocks),
-               format_bytes(read->totals.peak_live_bytes));
+    const std::size_t failed = read->failures.size();
+    fmt::print("{}: {} blocks, {} live at most{}\n", to, format_count(read->totals.blocks),
+               format_bytes(read->totals.peak_live_bytes),
+               failed == 0 ? ""
+                           : fmt::format(", {} request{} out of memory", format_count(failed),
+                                         failed == 1 ? "" : "s"));
   }
   return exit_ok;
 }
