@@ -82,6 +82,7 @@ TEST_F(dryrun, finds_the_package_that_is_installed_beside_it) {
   fs::create_directories(packages / "stillmap/bin");
   fs::create_directories(packages / "stillmap_hostcuda");
   fs::copy_file(program(), packages / "stillmap/bin/stillmap");
+  std::ofstream(packages / "stillmap/__init__.py");
   std::ofstream(packages / "stillmap_hostcuda/__init__.py");
   std::ofstream(packages / "stillmap_hostcuda/launcher.py")
       << "import sys\ndef main():\n  print(sys.argv[1:])\n  return 5\n";
@@ -105,6 +106,10 @@ TEST_F(dryrun, and_so_is_the_driver_in_it) {
   const std::string line =
       "env -u STILLMAP_HOSTCUDA -u RUNFILES_DIR STILLMAP_DRIVER=host STILLMAP_VERBOSE=1 '" +
       (folder_ / "site/stillmap/bin/stillmap").string() + "' doctor >'" + out.string() + "' 2>&1";
+  // Where it is in no package, that folder is somebody else's.
+  EXPECT_NE(std::system(line.c_str()), 0) << content(out);
+  EXPECT_EQ(content(out).find("stillmap_hostcuda"), std::string::npos) << content(out);
+  std::ofstream(folder_ / "site/stillmap/__init__.py");
   EXPECT_EQ(std::system(line.c_str()), 0) << content(out);
   EXPECT_NE(content(out).find("stillmap_hostcuda/lib/libcuda.so.1: loaded"), std::string::npos)
       << content(out);

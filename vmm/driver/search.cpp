@@ -34,6 +34,15 @@ fs::path folder_of_this_library() {
   return {};
 }
 
+// The Python package that a module in `folder` belongs to, or a command in its bin/; empty: none.
+fs::path python_package_of(const fs::path &folder) {
+  for (const fs::path &candidate : {folder, folder.parent_path()}) {
+    std::error_code none;
+    if (fs::exists(candidate / "__init__.py", none)) return candidate;
+  }
+  return {};
+}
+
 // Bazel's runfiles: <workspace>/hostcuda/libcuda.so.1, whatever the workspace is called.
 void add_runfiles(std::vector<std::string> &out, const fs::path &folder) {
   std::error_code none;
@@ -73,9 +82,9 @@ std::vector<std::string> hostcuda_candidates() {
     out.push_back((folder / ".." / STILLMAP_LIBDIR / "stillmap/hostcuda" / soname).string());
 #endif
     out.push_back((folder / "../hostcuda" / soname).string());  // bazel-bin/tools/
-    // Beside the Python package stillmap, whose command is in its bin/.
-    out.push_back((folder / "../stillmap_hostcuda/lib" / soname).string());
-    out.push_back((folder / "../../stillmap_hostcuda/lib" / soname).string());
+    if (const fs::path package = python_package_of(folder); !package.empty()) {
+      out.push_back((package.parent_path() / "stillmap_hostcuda/lib" / soname).string());
+    }
   }
   if (const char *runfiles = ::secure_getenv("RUNFILES_DIR")) add_runfiles(out, runfiles);
   std::error_code none;

@@ -49,10 +49,12 @@ fs::path own_folder() {
   return fs::read_symlink("/proc/self/exe", none).parent_path();
 }
 
-// Where this command is in the Python package stillmap, the packages that are installed beside that.
+// Where this command is in bin/ of the Python package stillmap, the packages that are installed beside
+// that.
 fs::path folder_of_packages() {
-  const fs::path here = own_folder();
-  return here.filename() == "bin" ? here.parent_path().parent_path() : fs::path();
+  const fs::path package = own_folder().parent_path();
+  std::error_code none;
+  return fs::exists(package / "__init__.py", none) ? package.parent_path() : fs::path();
 }
 
 std::vector<fs::path> folders_of_hostcuda() {
