@@ -1,5 +1,6 @@
 #include "stillmap/allocators/torch/torch_allocator.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <stdexcept>
@@ -175,7 +176,8 @@ void stillmap_set_memory_fraction(double fraction, int device) {
     return;
   }
   const auto total = static_cast<double>((*heap)->device().total_memory().bytes());
-  (*heap)->set_limit(static_cast<std::size_t>(std::floor(total * fraction)));
+  const auto part = static_cast<std::size_t>(std::floor(total * fraction));
+  (*heap)->set_limit(std::min(part, all_heaps().limit()));
 }
 
 size_t stillmap_stats(int device, char *json, size_t room) {

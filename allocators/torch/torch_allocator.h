@@ -57,7 +57,8 @@ STILLMAP_TORCH_API void stillmap_record_stream(void *block, struct CUstream_st *
 /* For set_reset_fn: torch.cuda.empty_cache. Applies to all devices. */
 STILLMAP_TORCH_API void stillmap_empty_cache(void);
 
-/* For set_memory_fraction_fn: torch.cuda.set_per_process_memory_fraction. */
+/* For set_memory_fraction_fn: torch.cuda.set_per_process_memory_fraction. It limits the device's heap
+ * where the fraction is less than the limit that the settings state. */
 STILLMAP_TORCH_API void stillmap_set_memory_fraction(double fraction, int device);
 
 /* Writes the statistics of a device as one JSON object; PyTorch has none for a pluggable allocator.

@@ -51,10 +51,12 @@ result<caching_allocator *> torch_heaps::create(int ordinal, const char *operati
   STILLMAP_ASSIGN_OR_RETURN(const device d, device::open(ordinal));
   caching_allocator_options options;
   options.limit = say.limit;
+  options.soft_limit = say.soft_limit;
   options.page_bytes = say.page_bytes;
   options.tag = say.tag;
   if (say.peers) options.peer_devices = d.capabilities().peers;
   STILLMAP_ASSIGN_OR_RETURN(auto made, caching_allocator::create(d, std::move(options)));
+  limit_.store(say.limit, std::memory_order_relaxed);
   place.store(made.get(), std::memory_order_release);
   return made.release();
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -34,6 +35,8 @@ class torch_heaps {
   //         driver's; host memory.
   result<caching_allocator *> open(int ordinal, const char *operation);
   bool forked() const { return born_.in_child(); }
+  // Bytes on each device, by the settings of a heap that is open; what else limits it is not in it.
+  std::size_t limit() const { return limit_.load(std::memory_order_relaxed); }
 
   template <class Use>
   void each(Use use) const {
@@ -52,6 +55,7 @@ class torch_heaps {
 
   const fork_watch born_;
   const std::optional<settings> given_;
+  std::atomic<std::size_t> limit_{SIZE_MAX};
   std::mutex making_;  // held while a device is opened; first in the lock order
   std::array<std::atomic<caching_allocator *>, most_devices> of_device_{};
 };

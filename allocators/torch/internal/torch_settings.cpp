@@ -1,6 +1,7 @@
 #include "stillmap/allocators/torch/internal/torch_settings.h"
 #include "stillmap/vmm/internal/try.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -31,7 +32,7 @@ result<std::size_t> parse_bytes(std::string_view text, const char *name) {
   return static_cast<std::size_t>(bytes);
 }
 
-result<settings> read_settings() {
+result<settings> read_settings(const stated_settings &stated) {
   settings out;
   const auto read_bytes = [](const char *name, std::size_t &to) -> status {
     const char *const text = ::secure_getenv(name);
@@ -52,6 +53,10 @@ result<settings> read_settings() {
   if (const char *const text = ::secure_getenv("STILLMAP_TORCH_TAG"); text != nullptr && *text) {
     out.tag = text;
   }
+  out.limit = std::min(out.limit, stated.limit.value_or(SIZE_MAX));
+  out.peers = stated.peers.value_or(out.peers);
+  out.tag = stated.tag.value_or(out.tag);
+  out.page_bytes = stated.page_bytes.value_or(out.page_bytes);
   return out;
 }
 

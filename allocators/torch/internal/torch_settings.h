@@ -1,7 +1,9 @@
-// The environment variables of the library that PyTorch loads. Internal.
+// The settings of the library that PyTorch loads: what a caller states, and environment variables.
+// Internal.
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -11,13 +13,22 @@ namespace stillmap::torch_plugin {
 
 struct settings {
   std::size_t limit = SIZE_MAX;  // STILLMAP_TORCH_LIMIT: bytes for each device, "40GiB", "500MiB"
-  bool peers = false;            // STILLMAP_TORCH_PEERS=1: other devices may access the blocks
+  bool peers = true;  // STILLMAP_TORCH_PEERS=0: devices that can access the blocks may not
   std::string tag = "caching_allocator";  // STILLMAP_TORCH_TAG: for suspend and snapshot
   std::size_t page_bytes = 0;  // STILLMAP_TORCH_PAGE_SIZE: caching_allocator_options::page_bytes
+  std::size_t soft_limit = SIZE_MAX;  // caching_allocator_options::soft_limit
+};
+
+// What a caller states. It wins over the variable; of two limits the smaller one holds.
+struct stated_settings {
+  std::optional<std::size_t> limit;
+  std::optional<bool> peers;
+  std::optional<std::string> tag;
+  std::optional<std::size_t> page_bytes;
 };
 
 // Errors: invalid_argument (a variable has another value; the operation is its name).
-result<settings> read_settings();
+result<settings> read_settings(const stated_settings &stated = {});
 
 // "1536", "1.5KiB", "40GiB", "40G": powers of 1024. Errors: invalid_argument, of the variable `name`.
 result<std::size_t> parse_bytes(std::string_view text, const char *name);

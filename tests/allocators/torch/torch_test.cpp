@@ -248,9 +248,13 @@ TEST_F(torch_plugin, has_limits) {
     MUST(has(thrown(p, 65 << 20), "limit of the allocator"), "65 of 64 MiB");
     void *const block = p.malloc(60 << 20, 0, nullptr);
     p.free(block, 60 << 20, 0, nullptr);
-    p.set_memory_fraction(1, 0);
-    p.free(p.malloc(65 << 20, 0, nullptr), 65 << 20, 0, nullptr);
     p.empty_cache();
+    p.set_memory_fraction(1, 0);
+    MUST(has(thrown(p, 65 << 20), "limit of the allocator"), "a fraction does not lift it");
+    p.set_memory_fraction(1e-6, 0);
+    MUST(has(thrown(p, 60 << 20), "limit of the allocator"), "the smaller one holds");
+    p.set_memory_fraction(1, 0);
+    MUST(p.figure("limit_bytes") == 64 << 20, "the variable's again");
     p.set_memory_fraction(0, 0);
     MUST(has(thrown(p, 1 << 20), "limit of the allocator"), "a fraction of 0");
     p.set_memory_fraction(2, 0);
