@@ -1,7 +1,9 @@
 #include "python/src/torch.h"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <string>
@@ -9,6 +11,9 @@
 #include "python/src/allocator.h"
 #include "python/src/errors.h"
 #include "python/src/memory_map.h"
+#include "stillmap/allocators/torch/internal/device_copies.h"
+#include "stillmap/allocators/torch/internal/exact_segments.h"
+#include "stillmap/allocators/torch/internal/pool_refusal.h"
 #include "stillmap/allocators/torch/internal/tagged_heaps.h"
 #include "stillmap/vmm/internal/host_memory.h"
 
@@ -16,16 +21,6 @@ namespace stillmap::python {
 namespace {
 
 using torch_plugin::torch_heaps;
-
-torch_plugin::settings settings_of(const std::string &tag, std::optional<std::size_t> limit,
-                                   bool peers, std::size_t page_size = 0) {
-  torch_plugin::settings s;
-  s.tag = tag;
-  s.limit = limit.value_or(SIZE_MAX);
-  s.peers = peers;
-  s.page_bytes = page_size;
-  return s;
-}
 
 // The heap of a tag's pool, or without a tag that of stillmap_malloc; nullptr: it was not used.
 caching_allocator *heap_of(const std::optional<std::string> &tag, int device) {
@@ -52,23 +47,70 @@ nb::object map_of_heap(const std::optional<std::string> &tag, int device) {
 void bind_torch(nb::module_ &m) {
   m.def(
       "_torch_configure",
-      [](const std::string &tag, std::optional<std::size_t> limit, bool peers,
-         std::size_t page_size) {
-        check(with_host_memory("stillmap.torch.use", [&] {
-          return torch_plugin::configure_heaps(settings_of(tag, limit, peers, page_size));
-        }));
+      [](const std::string &tag, std::optional<std::size_t> limit, std::optional<bool> peers,
+         std::optional<std::size_t> page_size) {
+        const auto s = value_of(torch_plugin::read_settings({limit, peers, tag, page_size}));
+        check(with_host_memory("stillmap.torch.use",
+                               [&] { return torch_plugin::configure_heaps(s); }));
       },
-      nb::arg("tag"), nb::arg("limit").none(), nb::arg("peers"), nb::arg("page_size"),
+      nb::arg("tag"), nb::arg("limit").none(), nb::arg("peers").none(), nb::arg("page_size").none(),
       "Settings of stillmap_malloc's heaps. Raises BusyError once one of them exists.");
   m.def(
       "_torch_pool",
-      [](const std::string &tag, std::optional<std::size_t> limit, bool peers) {
-        const auto f = value_of(torch_plugin::functions_of_tag(settings_of(tag, limit, peers)));
+      [](const std::string &tag, std::optional<std::size_t> limit, std::optional<bool> peers) {
+        const auto s = value_of(torch_plugin::read_settings({limit, peers, tag, std::nullopt}));
+        const auto f = value_of(torch_plugin::functions_of_tag(s));
         return nb::make_tuple(reinterpret_cast<std::uintptr_t>(f.allocate),
                               reinterpret_cast<std::uintptr_t>(f.free));
       },
-      nb::arg("tag"), nb::arg("limit").none(), nb::arg("peers"),
+      nb::arg("tag"), nb::arg("limit").none(), nb::arg("peers").none(),
       "The addresses of the two functions that serve the MemPools of a tag.");
+  m.def(
+      "_torch_owns",
+      [](const std::string &tag, int device, std::uintptr_t address) {
+        const caching_allocator *const heap = heap_of(tag, device);
+        return heap != nullptr && heap->owns(reinterpret_cast<const void *>(address));
+      },
+      nb::arg("tag"), nb::arg("device"), nb::arg("address"), "CachingAllocator.owns of a heap.");
+  m.def(
+      "_torch_route_copies", [](bool all_peers) { check(torch_plugin::route_copies(all_peers)); },
+      nb::arg("all_peers"),
+      "Lets PyTorch copy between devices that cannot access each other's memory.");
+  m.def(
+      "_torch_begin_exact",
+      [](torch_plugin::mempool_id pool, int device, std::uintptr_t allocator, bool all_threads) {
+        check(torch_plugin::begin_exact(pool, device, reinterpret_cast<void *>(allocator),
+                                        all_threads));
+      },
+      nb::arg("pool"), nb::arg("device"), nb::arg("allocator"), nb::arg("all_threads"),
+      "Before PyTorch begins to allocate to a pool: large tensors get segments of their own size.");
+  m.def(
+      "_torch_end_exact",
+      [](torch_plugin::mempool_id pool, int device) { torch_plugin::end_exact(pool, device); },
+      nb::arg("pool"), nb::arg("device"), "After PyTorch has ended to allocate to the pool.");
+  m.def(
+      "_torch_release_exact",
+      [](const std::string &tag, int device) {
+        without_gil([&] {
+          torch_plugin::release_exact();
+          if (caching_allocator *const heap = heap_of(tag, device)) {
+            static_cast<void>(heap->empty_cache());
+          }
+        });
+      },
+      nb::arg("tag"), nb::arg("device"),
+      "Gives segments without a tensor, and what the heap keeps, back to the device.");
+  m.def("_torch_exact_pools", &torch_plugin::exact_pools_of, nb::arg("pool"),
+        "PyTorch's private pools for the large tensors of a pool.");
+  m.def(
+      "_torch_exact_bytes",
+      [](std::uintptr_t address) {
+        return torch_plugin::exact_bytes_at(reinterpret_cast<const void *>(address));
+      },
+      nb::arg("address"), "The size of a segment for one tensor; 0: none begins there.");
+  m.def(
+      "_torch_take_refusal", [] { return torch_plugin::take_refusal(); },
+      "Why a pool refused the request that PyTorch reports next; \"\" if none did.");
   m.def("_torch_stats", &stats_of, nb::arg("tag").none(), nb::arg("device"),
         "CachingAllocator.stats of a heap; None before its first allocation.");
   m.def(

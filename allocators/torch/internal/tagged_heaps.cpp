@@ -4,7 +4,9 @@
 #include <memory>
 #include <utility>
 
+#include "stillmap/allocators/torch/internal/exact_segments.h"
 #include "stillmap/allocators/torch/internal/last_error.h"
+#include "stillmap/allocators/torch/internal/pool_refusal.h"
 #include "stillmap/vmm/internal/host_memory.h"
 
 namespace stillmap::torch_plugin {
@@ -13,7 +15,7 @@ namespace {
 constexpr const char *pool_op = "stillmap.torch.pool";
 
 struct tag_slot {
-  std::string tag;                            // under tag_table::lock
+  std::string tag;  // under tag_table::lock until heaps is set; constant from then on
   std::atomic<torch_heaps *> heaps{nullptr};  // set once
 };
 
@@ -31,16 +33,20 @@ tag_table &table_of_tags() {
 }
 
 void *allocate_tagged(std::size_t slot, ssize_t bytes, int ordinal, CUstream_st *s) noexcept {
-  torch_heaps &heaps = *table_of_tags().slots[slot].heaps.load(std::memory_order_acquire);
+  const tag_slot &of = table_of_tags().slots[slot];
+  torch_heaps &heaps = *of.heaps.load(std::memory_order_acquire);
   if (bytes <= 0) return nullptr;
-  const auto heap = heaps.open(ordinal, pool_op);
-  if (!heap) {
-    remember_error(heap.error());
-    return nullptr;
+  const std::size_t wanted = exact_request(static_cast<std::size_t>(bytes));
+  const auto block = heaps.open(ordinal, pool_op).and_then([&](caching_allocator *heap) {
+    return heap->allocate(wanted, s);
+  });
+  if (block) {
+    note_exact(*block, wanted);
+    note_served();
+    return *block;
   }
-  const auto block = (*heap)->allocate(static_cast<std::size_t>(bytes), s);
-  if (block) return *block;
   remember_error(block.error());
+  note_refusal(of.tag, ordinal, block.error());
   return nullptr;
 }
 
@@ -52,6 +58,7 @@ void free_tagged(std::size_t slot, void *block, int ordinal, CUstream_st *s) noe
     report_error(freed.error());
     return;
   }
+  if (forget_exact(block) && releasing_exact()) return;
   // PyTorch keeps free memory itself, and calls this when the device is to have it. While a stream
   // captures a graph it stays here.
   static_cast<void>(heap->empty_cache());
@@ -96,7 +103,9 @@ result<heap_functions> functions_of_tag(const settings &given) {
                         most_tags, error_unit::items);
     }
     all.slots[i].tag = given.tag;
-    all.slots[i].heaps.store(std::make_unique<torch_heaps>(given).release(),
+    settings sparing = given;
+    sparing.soft_limit = 0;  // free pages serve a request before new ones are created
+    all.slots[i].heaps.store(std::make_unique<torch_heaps>(std::move(sparing)).release(),
                              std::memory_order_release);
     ++all.used;
     return slot_functions[i];

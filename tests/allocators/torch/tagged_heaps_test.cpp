@@ -1,9 +1,11 @@
 // Heaps with a tag of their own, as PyTorch's MemPools call them.
 #include "stillmap/allocators/torch/internal/tagged_heaps.h"
 
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "stillmap/allocators/torch/internal/pool_refusal.h"
 #include "stillmap/vmm/units.h"
 #include "tests/allocators/torch/plugin.h"
 #include "tests/support/hostcuda_control.h"
@@ -16,6 +18,7 @@ using torch_plugin::functions_of_tag;
 using torch_plugin::heap_functions;
 using torch_plugin::heaps_of_tag;
 using torch_plugin::most_tags;
+using torch_plugin::take_refusal;
 
 class tagged_heaps : public ::testing::Test {
  protected:
@@ -76,6 +79,27 @@ TEST_F(tagged_heaps, a_failure_is_null) {
     MUST(f.allocate(0, 0, nullptr) == nullptr, "nothing asked for");
     f.free(nullptr, 0, 0, nullptr);
     MUST(f.allocate(1_MiB, 0, nullptr) != nullptr, "the heap works");
+  };
+  IN_OWN_PROCESS(scenario, "");
+}
+
+// PyTorch's own exception does not say why a pool has no memory.
+TEST_F(tagged_heaps, the_reason_of_a_refusal_is_kept) {
+  const auto scenario = [] {
+    const heap_functions f = functions("refusing", 8_MiB), other = functions("other");
+    MUST(take_refusal().empty(), "nothing was refused");
+    MUST(f.allocate(64_MiB, 0, nullptr) == nullptr, "above the limit");
+    std::thread([&] {
+      MUST(other.allocate(1_MiB, 0, nullptr) != nullptr, "of another thread");
+    }).join();
+    const std::string why = take_refusal();
+    MUST(why.find("tag refusing, device 0") != std::string::npos &&
+             why.find("limit 8 MiB") != std::string::npos,
+         why);
+    MUST(take_refusal().empty(), "it is told once");
+    MUST(f.allocate(64_MiB, 0, nullptr) == nullptr, "above the limit");
+    MUST(f.allocate(1_MiB, 0, nullptr) != nullptr, "the retry was served");
+    MUST(take_refusal().empty(), "no exception comes of it");
   };
   IN_OWN_PROCESS(scenario, "");
 }
