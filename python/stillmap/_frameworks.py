@@ -7,7 +7,7 @@ import threading
 from types import ModuleType
 from typing import Any
 
-from ._native import CachingAllocator, InvalidArgumentError, NotSupportedError
+from ._native import CachingAllocator, InvalidArgumentError, NotSupportedError, device_info
 
 
 def require(module: str, *, adaptor: str, package: str) -> ModuleType:
@@ -16,6 +16,12 @@ def require(module: str, *, adaptor: str, package: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(f"stillmap.{adaptor} needs {module}; tested with {package}: {error}", name=module) from error
+
+
+def open_heap(device: int, **options: Any) -> CachingAllocator:
+    """A CachingAllocator. Where nothing else is said, the devices that can access its memory may: they may copy from
+    memory of cudaMalloc, which it replaces."""
+    return CachingAllocator(device, **{"peer_devices": device_info(device)["peers"], **options})
 
 
 def free_if_open(heap: CachingAllocator, ptr: int, last_used_on: Any = ...) -> None:
@@ -55,7 +61,7 @@ class Heaps:
         with self._lock:
             heap = self._open.get(device)
             if heap is None or heap.closed:
-                heap = self._open[device] = CachingAllocator(device, **self._options)
+                heap = self._open[device] = open_heap(device, **self._options)
             return heap
 
     def close(self, device: int) -> None:

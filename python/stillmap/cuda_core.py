@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._frameworks import free_if_open, require
+from ._frameworks import free_if_open, open_heap, require
 from ._native import CachingAllocator, GrowableBuffer, NotSupportedError, OutOfMemoryError
 
 _core = require("cuda.core", adaptor="cuda_core", package="cuda-core 1.2.2")
@@ -39,7 +39,7 @@ class MemoryResource(_core.MemoryResource):  # type: ignore[misc]
     def __init__(self, device_id: int = 0, *, allocator: CachingAllocator | None = None, **options: Any) -> None:
         if allocator is not None and (options or allocator.device != device_id):
             raise ValueError("MemoryResource: an allocator brings its device and its options")
-        self._allocator = allocator or CachingAllocator(device_id, **{"tag": "cuda_core", **options})
+        self._allocator = allocator or open_heap(device_id, **{"tag": "cuda_core", **options})
 
     @property
     def allocator(self) -> CachingAllocator:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._native import CachingAllocator
+from ._frameworks import open_heap
 
 
 class Allocator:
@@ -24,7 +24,7 @@ class Allocator:
     """
 
     def __init__(self, device: int = 0, **options: Any) -> None:
-        self.allocator = CachingAllocator(device, **{"tag": "onnxruntime", **options})
+        self.allocator = open_heap(device, **{"tag": "onnxruntime", **options})
 
     def provider_options(self) -> dict[str, str]:
         """Options of CUDAExecutionProvider: the device, and the addresses, as decimal strings.

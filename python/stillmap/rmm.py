@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._frameworks import free_if_open, require
+from ._frameworks import free_if_open, open_heap, require
 from ._native import CachingAllocator
 
 _mr = require("rmm.mr", adaptor="rmm", package="rmm-cu13 26.10.0")
@@ -24,7 +24,7 @@ def resource(device: int = 0, *, allocator: CachingAllocator | None = None, **op
     """
     if allocator is not None and (options or allocator.device != device):
         raise ValueError("stillmap.rmm.resource: an allocator brings its device and its options")
-    heap = allocator or CachingAllocator(device, **{"tag": "rmm", **options})
+    heap = allocator or open_heap(device, **{"tag": "rmm", **options})
 
     def allocate(nbytes: int, stream: Any) -> int:
         return heap.allocate(nbytes, stream)

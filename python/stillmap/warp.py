@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._frameworks import free_if_open, require
-from ._native import CachingAllocator
+from ._frameworks import free_if_open, open_heap, require
 
 _wp = require("warp", adaptor="warp", package="warp-lang 1.19.0")
 
@@ -27,7 +26,7 @@ class Allocator:
         self._device = _wp.get_device(device)
         if not self._device.is_cuda:
             raise ValueError(f"stillmap.warp: {self._device} is not a CUDA device")
-        self.allocator = CachingAllocator(self._device.ordinal, **{"tag": "warp", **options})
+        self.allocator = open_heap(self._device.ordinal, **{"tag": "warp", **options})
 
     def allocate(self, size_in_bytes: int) -> int:
         """Raises OutOfMemoryError; RuntimeError while a graph is captured: allocate before the capture."""

@@ -173,6 +173,25 @@ class Numba(TestCase):
                 assert sn.allocator(number).stats()["total"]["blocks"] == 0
         """)
 
+    # Regression: an array of one device was not readable while another was the current one.
+    def test_arrays_of_another_device(self):
+        self.program("""
+            arrays = []
+            for number in (0, 1):
+                with cuda.gpus[number]:
+                    arrays.append(cuda.to_device(known(1000, number + 1)))
+            for current in (0, 1):
+                with cuda.gpus[current]:
+                    for number, array in enumerate(arrays):
+                        assert (array.copy_to_host() == known(1000, number + 1)).all()
+                        array.copy_to_device(known(1000, number + 1))
+                        arrays[1 - number].copy_to_device(array)
+                        assert (arrays[1 - number].copy_to_host() == known(1000, number + 1)).all()
+                        arrays[1 - number].copy_to_device(known(1000, 2 - number))
+            for number in (0, 1):
+                assert sn.allocator(number).owns(int(arrays[number].gpu_data.handle))
+        """, HOSTCUDA="profile=multi:2,memory=2G")
+
     def test_a_closed_allocator(self):
         self.program("""
             kept = cuda.to_device(known(9))
