@@ -103,7 +103,7 @@ class TorchMemorySaver:
         """What this thread allocates on the current device inside belongs to the tag. Regions may be nested: the
         inner one counts. Without a backup the contents are lost by a pause."""
         group = self._group(tag, enable_cpu_backup, enable_disk_backup, cpu_backup_backend)
-        with self._entered(True), group.pool.use():
+        with self._entered(group.device), group.pool.use():
             yield
 
     @contextmanager
@@ -118,7 +118,7 @@ class TorchMemorySaver:
         group = self._group(tag, enable_cpu_backup, False, cpu_backup_backend)
         ours = self._graph_pool(group, pool)
         with torch.cuda.graph(cuda_graph, pool=ours.mem_pool.id, stream=stream, capture_error_mode=capture_error_mode):
-            with self._entered(True):
+            with self._entered(group.device):
                 yield
 
     @contextmanager
@@ -127,15 +127,16 @@ class TorchMemorySaver:
         goes back to the device at the end, or with its last tensor and torch.cuda.empty_cache()."""
         if not dispose_mem_pool_after_use:
             raise stillmap.NotSupportedError("memory_saver.disable: dispose_mem_pool_after_use=False is not supported")
-        if not self._in_region():
+        device = self._region_device()
+        if device is None:
             raise stillmap.InvalidArgumentError("memory_saver.disable: this thread is in no region()")
         if not _mempools.innermost_serves():
             raise stillmap.NotSupportedError(
                 f"memory_saver.disable: in PyTorch {torch.__version__} the outermost of nested pools serves, which is "
                 "the region's; later versions can")
-        pool = torch.cuda.MemPool()
+        pool = _mempools.make(device)
         try:
-            with self._entered(False), _mempools.allocating(), torch.cuda.use_mem_pool(pool):
+            with self._entered(None), _mempools.allocating(), torch.cuda.use_mem_pool(pool, device):
                 yield
         finally:
             _mempools.end([pool])
@@ -253,14 +254,16 @@ class TorchMemorySaver:
                 self._graph_pools[key] = group.new_pool()
             return self._graph_pools[key]
 
-    def _in_region(self) -> bool:
-        return bool(getattr(self._inside, "region", self._process is not None))
+    def _region_device(self) -> int | None:
+        """The device of the region that this thread is in."""
+        process = None if self._process is None else self._process_device
+        return getattr(self._inside, "device", process)
 
     @contextmanager
-    def _entered(self, region: bool) -> Iterator[None]:
-        before = self._in_region()
-        self._inside.region = region
+    def _entered(self, device: int | None) -> Iterator[None]:
+        before = self._region_device()
+        self._inside.device = device
         try:
             yield
         finally:
-            self._inside.region = before
+            self._inside.device = before

@@ -1,4 +1,4 @@
-"""When torch.cuda.MemPool objects end.
+"""torch.cuda.MemPool objects: on which device they are made, and when they end.
 
 PyTorch 2.8 ends the process where one ends that a CUDA graph still has, or while memory is allocated to any pool
 (~MemPool asserts use_count() == 1; its emptyCache() asserts that no capture is under way). 2.14 does not.
@@ -16,11 +16,23 @@ from typing import Any
 
 import torch
 
+import stillmap
+from stillmap import _native
+
+from ._plugin import object_of
+
 _asserts = tuple(int(n) for n in torch.__version__.split("+")[0].split(".")[:2]) < (2, 14)
 _lock = threading.RLock()  # ending one may collect garbage, in which there are others
 _waiting: list[Any] = []
 _inside = 0  # allocating() calls of all threads
 _exiting = False
+
+
+def make(device: int, allocator: Any = None) -> Any:
+    """A torch.cuda.MemPool. It belongs to the device that is current when it is made; on another one PyTorch would
+    serve its own memory for it, without a word."""
+    with torch.cuda.device(device):
+        return torch.cuda.MemPool(allocator)
 
 
 @contextmanager
@@ -35,6 +47,21 @@ def allocating() -> Iterator[None]:
         with _lock:
             _inside -= 1
         end([])
+
+
+@contextmanager
+def exact(mem_pool: Any, pool: Any, all_threads: bool) -> Iterator[None]:
+    """Around what begins and ends to allocate to a MemPool of a Pool: large tensors get segments of their own size."""
+    try:
+        _native._torch_begin_exact(mem_pool.id, pool.device, object_of(pool._allocator), all_threads)
+    except stillmap.NotSupportedError:  # an earlier PyTorch: its own rules hold
+        yield
+        return
+    try:
+        yield
+    finally:
+        _native._torch_end_exact(mem_pool.id, pool.device)
+        _native._torch_release_exact(pool.tag, pool.device)
 
 
 def end(pools: list[Any]) -> None:
@@ -54,7 +81,8 @@ def end(pools: list[Any]) -> None:
 @functools.cache
 def innermost_serves() -> bool:
     """Of nested pools. In PyTorch 2.8 the outermost does. Tries it: allocates one byte."""
-    pools = [torch.cuda.MemPool(), torch.cuda.MemPool()]
+    device = torch.cuda.current_device()
+    pools = [make(device), make(device)]
     with allocating(), torch.cuda.use_mem_pool(pools[0]), torch.cuda.use_mem_pool(pools[1]):
         tried = torch.empty(1, dtype=torch.uint8, device="cuda")
     served = bool(torch.cuda.memory_snapshot(pools[1].id))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import warnings
 from typing import Any
 
 import torch
 
 import stillmap
+from stillmap import _native
 
 
 def allocator_of(allocate: int, free: int) -> Any:
@@ -16,6 +18,11 @@ def allocator_of(allocate: int, free: int) -> Any:
     made = torch._C._cuda_customAllocator(allocate, free)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
     return made
+
+
+def object_of(allocator: Any) -> int:
+    """The address of PyTorch's C++ object, which pybind11 keeps behind the header of the Python object."""
+    return ctypes.c_uint64.from_address(id(allocator) + object.__basicsize__).value
 
 
 def connect(allocator: Any) -> list[str]:
@@ -37,6 +44,17 @@ def address_of(name: str) -> int:
     value = ctypes.cast(getattr(ctypes.CDLL(stillmap.plugin_path()), name), ctypes.c_void_p).value
     assert value is not None
     return value
+
+
+def route_copies(peers: bool | None) -> None:
+    """Once PyTorch's allocator is chosen: copies between devices that cannot access each other's memory."""
+    if torch.cuda.device_count() < 2:
+        return
+    try:
+        _native._torch_route_copies(peers is not False)
+    except stillmap.NotSupportedError as e:
+        warnings.warn(f"{e}. Leave peers=True, where the devices can access each other's memory", RuntimeWarning,
+                      stacklevel=3)
 
 
 def device_index(device: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -11,28 +12,34 @@ import stillmap
 from stillmap import _native
 
 from . import _statistics
-from ._plugin import address_of, allocator_of, connect, device_index
+from ._plugin import address_of, allocator_of, connect, device_index, route_copies
 
 _lock = threading.Lock()
 _used: dict[str, Any] | None = None
 
 
-def use(*, tag: str = "torch", limit: int | None = None, peers: bool = False, page_size: int = 0) -> None:
+def use(*, tag: str | None = None, limit: int | None = None, peers: bool | None = None,
+        page_size: int | None = None) -> None:
     """Makes Stillmap the allocator of all of PyTorch's device memory. Call it before the first tensor on a GPU.
 
-    tag: of the memory, for suspend(), resume() and snapshot(). limit: bytes on each device. peers: other devices may
-    access the memory. page_size: bytes in which memory is created and moved, a power of two (0: 2 MiB); larger pages
-    make growth cost less, and hold more memory. A second call with the same options does nothing.
+    tag: of the memory, for suspend(), resume() and snapshot(); "torch". limit: bytes on each device. peers: whether the
+    devices that can access the memory may (default: yes). page_size: bytes in which memory is created and moved, a
+    power of two (2 MiB); larger pages make growth cost less, and hold more memory. An option that is not given comes
+    from STILLMAP_TORCH_TAG, _LIMIT, _PEERS or _PAGE_SIZE. Of the two limits, and of what
+    `set_per_process_memory_fraction` allows, the smallest holds. A second call with the same options does nothing.
 
     With it, `Tensor.record_stream`, `torch.cuda.empty_cache`, `set_per_process_memory_fraction`, CUDA graphs,
     `torch.cuda.memory_stats`, `memory_allocated` and the like work. PyTorch itself then has no MemPool, no snapshots
     and no memory history (it refuses them for every pluggable allocator; memory_map() is Stillmap's), and a request
     that fails is a RuntimeError that begins with "CUDA out of memory.". Where these matter, take pool().
 
-    Raises BusyError: PyTorch's allocator has been used, or use() was called with other options.
+    Raises BusyError (PyTorch's allocator has been used, or use() was called with other options), InvalidArgumentError
+    (an empty tag; a variable has another value).
     """
     global _used
     options = {"tag": tag, "limit": limit, "peers": peers, "page_size": page_size}
+    if tag is None:
+        tag = os.environ.get("STILLMAP_TORCH_TAG") or "torch"
     if not tag:
         raise stillmap.InvalidArgumentError("stillmap.torch.use: the tag is empty")
     with _lock:
@@ -56,6 +63,7 @@ def use(*, tag: str = "torch", limit: int | None = None, peers: bool = False, pa
                 "on a GPU, or take stillmap.torch.pool()") from e
         _used = options
         _statistics.install()
+        route_copies(peers)
 
 
 def in_use() -> bool:

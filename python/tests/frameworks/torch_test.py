@@ -1,5 +1,6 @@
 """stillmap.torch in PyTorch's unmodified wheel. Kernels need not run: contents come and go by copies."""
 
+import textwrap
 import unittest
 
 from processes import TENSORS, TestCase, needs, torch_needs
@@ -43,9 +44,79 @@ class Pool(TestCase):
                 raise AssertionError("it fits")
             except torch.OutOfMemoryError as e:
                 assert "Tried to allocate 200.00 MiB" in str(e), e
+                assert "tag small, device 0" in str(e) and "limit 64 MiB" in str(e), e  # PyTorch does not know why
+            try:
+                torch.empty(1 << 50, dtype=torch.uint8, device="cuda:0")
+                raise AssertionError("it fits")
+            except torch.OutOfMemoryError as e:
+                assert "tag small" in str(e), e
             again = torch.empty(8 * MiB, dtype=torch.uint8, device="cuda")
+        try:
+            torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+            raise AssertionError("it fits")
+        except torch.OutOfMemoryError as e:
+            assert "Stillmap" not in str(e), f"the pool was not asked: {e}"
         assert right(kept)
         """, quiet=False)
+
+    # Regression: PyTorch's MemPool belongs to the device that is current when it is made; on another one it served
+    # PyTorch's own memory.
+    def test_another_device_is_current(self):
+        self.program("""
+        def held(tag):
+            return st.stats(tag, 1).get("total", {}).get("committed", 0)
+        for how in ({}, {"all_threads": True}):
+            tag = f"kv{len(how)}"
+            kv = st.pool(tag, device=1)
+            with kv.use(**how):
+                t = torch.empty(12 * MiB, dtype=torch.uint8, device="cuda:1")
+            assert held(tag) == 12 * MiB and kv.suspend()["released_bytes"] == 12 * MiB
+            kv.resume()
+            del t
+            kv.empty_cache()
+            assert held(tag) == 0
+            with kv.use(**how), kv.use(**how):  # each a torch.cuda.MemPool of its own
+                t = torch.empty(12 * MiB, dtype=torch.uint8, device="cuda:1")
+            assert held(tag) == 12 * MiB and torch.cuda.current_device() == 0
+        import warnings
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            with kv.use():
+                with torch.cuda.device(0):
+                    t = torch.empty(MiB, dtype=torch.uint8, device="cuda")
+        assert any("nothing was allocated on cuda:1" in str(w.message) for w in told), told
+        """, quiet=False, HOSTCUDA="profile=multi:2,kernels=skip,memory=4G")
+
+    def test_memory_that_is_not_the_tags_is_noticed(self):
+        self.program("""
+        from stillmap.torch import _served
+        pool = st.pool("kv")
+        with pool.use():
+            t = torch.empty(8 * MiB, dtype=torch.uint8, device="cuda")
+        del t
+        with pool.use():
+            t = torch.empty(8 * MiB, dtype=torch.uint8, device="cuda")  # the pool's cache serves it
+        own = torch.cuda.MemPool()
+        try:
+            with _served.checked("kv", 0), torch.cuda.use_mem_pool(own):
+                other = torch.empty(8 * MiB, dtype=torch.uint8, device="cuda")
+                probe = torch.empty
+                torch.empty = lambda *a, **b: other  # what a PyTorch returns that does not serve the pool
+            raise AssertionError("not noticed")
+        except stillmap.NotSupportedError as e:
+            assert "without the tag" in str(e), e
+        finally:
+            torch.empty = probe
+        """)
+        for name, value in (("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),
+                            ("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")):
+            self.program(f"""
+            try:
+                st.pool("kv")
+                raise AssertionError("{name}")
+            except stillmap.NotSupportedError as e:
+                assert "{name}" in str(e), e
+            """, **{name: value})
 
     @torch_needs(2, 14, "PyTorch keeps its cache when a pool has no memory")
     def test_pytorch_frees_its_cache_for_a_pool(self):
@@ -66,10 +137,11 @@ class Pool(TestCase):
             with pool.use():
                 kept.append(filled(64 * MiB, n))
                 dropped = filled(64 * MiB)
+                small = filled(4 * MiB)
             before = pool.mem_pool.id
             pool.empty_cache()
             assert pool.mem_pool.id == before, "nothing is free"
-            del dropped
+            del dropped, small
             with pool.use():
                 pool.empty_cache()
                 assert pool.mem_pool in pool.mem_pools and pool.mem_pool.id != before
@@ -87,6 +159,91 @@ class Pool(TestCase):
         pool.empty_cache()
         assert pool.segments() == []
         """)
+
+    # Regression: PyTorch keeps segments that have lost their tensor, so a pool held twice its weights.
+    @torch_needs(2, 15, "tensors have segments of PyTorch's sizes")
+    def test_weights_that_are_replaced_by_larger_ones(self):
+        self.program("""
+        import random
+        def held():
+            return st.stats("w")["total"]["committed"]
+        def tensor(size, n):
+            t = torch.empty(size * MiB // 8, dtype=torch.uint8, device="cuda")  # in units of 128 KiB
+            t[:1].copy_(torch.tensor([n % 251], dtype=torch.uint8))
+            return t
+        random.seed(1)
+        pool, early = st.pool("w"), torch.empty(64 * MiB, dtype=torch.uint8, device="cuda")
+        del early  # PyTorch's own cache is left alone
+        for before, after in ((18 * 8, 19 * 8), (11 * 8 + 1, 12 * 8 + 3), (40 * 8, 13 * 8)):
+            with pool.use():
+                w = [tensor(before, n) for n in range(60)]
+                for n in random.sample(range(60), 60):
+                    new = tensor(after, n)
+                    w[n] = new
+                    del new
+                live = 60 * after * MiB // 8
+                assert held() <= 1.05 * live + 2 * before * MiB // 8, (held() / live, before, after)
+            assert live <= held() <= 1.05 * live, (held() / live, before, after)
+            assert sum(s["total_size"] for s in pool.segments()) == live, pool.segments()
+            assert torch.cuda.memory_allocated() >= live, "PyTorch's statistics count the pool"
+            assert all(int(t[0].cpu()) == n % 251 for n, t in enumerate(w))
+            pool.suspend(); pool.resume()
+            assert all(int(t[0].cpu()) == n % 251 for n, t in enumerate(w))
+            del t, w
+            pool.empty_cache()
+            assert held() == 0
+        assert torch.cuda.memory_reserved() >= 64 * MiB
+        """)
+
+    @torch_needs(2, 15, "tensors have segments of PyTorch's sizes")
+    def test_large_tensors_on_streams_threads_and_in_graphs(self):
+        self.program("""
+        import threading
+        pool, side = st.pool("w"), torch.cuda.Stream()
+        wrong = []
+        def work(seed):
+            for n in range(8):
+                with pool.use():
+                    t = filled((10 + n) * MiB, seed + n)
+                    with torch.cuda.stream(side):
+                        u = torch.empty_like(t)
+                    side.wait_stream(torch.cuda.current_stream())
+                    with torch.cuda.stream(side):
+                        u.copy_(t)
+                    t.record_stream(side)
+                    del t
+                    v = filled(12 * MiB, 99)
+                if not right(u, seed + n):
+                    wrong.append((seed, n))
+        threads = [threading.Thread(target=work, args=(100 * n,)) for n in range(3)]
+        [t.start() for t in threads]; [t.join() for t in threads]
+        assert not wrong, wrong
+        source = filled(16 * MiB, 3)
+        with pool.use():
+            graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+            with torch.cuda.graph(graph, stream=stream):  # its memory is the graph's
+                middle = source.clone()
+                target = middle.clone()
+            kept = filled(16 * MiB, 4)
+        for seed in (5, 6):
+            source.copy_(known(16 * MiB, seed))
+            graph.replay()
+            torch.cuda.synchronize()
+            assert right(target, seed) and right(kept, 4)
+        with st.pool("other").use(), pool.use():
+            inner = filled(16 * MiB, 7)
+        assert st.stats("other")["total"]["live"] < 16 * MiB <= st.stats("w")["total"]["live"] - 16 * MiB
+        limited = st.pool("limited", limit=64 * MiB)
+        with limited.use():
+            try:
+                torch.empty(65 * MiB, dtype=torch.uint8, device="cuda")
+                raise AssertionError("it fits")
+            except torch.OutOfMemoryError as e:
+                assert "tag limited" in str(e), e
+            for n in range(40):
+                t = torch.empty(31 * MiB, dtype=torch.uint8, device="cuda")
+                t = torch.empty(33 * MiB, dtype=torch.uint8, device="cuda")
+        """, quiet=False)
 
     def test_tensors_outlive_pools_and_memory_returns(self):
         self.program("""
@@ -267,6 +424,53 @@ except stillmap.NotSupportedError as e:
     assert "use()" in str(e)
 """)
 
+    def test_the_smallest_limit_holds(self):
+        program = """
+        def refused(nbytes):
+            try:
+                torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+            except RuntimeError as e:
+                return "limit" in str(e)
+            return False
+        st.use(**OPTIONS)
+        assert refused(513 * MiB) and not refused(500 * MiB)
+        torch.cuda.empty_cache()
+        for fraction in (0.9, 0.01, 1.0):
+            torch.cuda.set_per_process_memory_fraction(fraction)
+            assert refused(513 * MiB) and refused(500 * MiB) == (fraction == 0.01), fraction
+            torch.cuda.empty_cache()
+        assert stillmap.stats()["tags"].keys() <= {TAG}, stillmap.stats()["tags"].keys()
+        assert st.stats()["page_bytes"] == PAGE
+        """
+        for options, variables in (
+                ({"limit": 512 << 20}, {}),
+                ({}, {"STILLMAP_TORCH_LIMIT": "512MiB", "STILLMAP_TORCH_TAG": "named"}),
+                ({"limit": 512 << 20, "tag": "mine"}, {"STILLMAP_TORCH_LIMIT": "1GiB", "STILLMAP_TORCH_TAG": "named"}),
+                ({"limit": 1 << 30, "page_size": 2 << 20}, {"STILLMAP_TORCH_LIMIT": "512MiB",
+                                                            "STILLMAP_TORCH_PAGE_SIZE": "8MiB"}),
+                ({}, {"STILLMAP_TORCH_LIMIT": "512MiB", "STILLMAP_TORCH_PAGE_SIZE": "8MiB"})):
+            with self.subTest(options=options, variables=variables):
+                tag = options.get("tag") or variables.get("STILLMAP_TORCH_TAG") or "torch"
+                page = 8 << 20 if "page_size" not in options and "STILLMAP_TORCH_PAGE_SIZE" in variables else 2 << 20
+                self.program(f"OPTIONS, TAG, PAGE = {options!r}, {tag!r}, {page}\n" + textwrap.dedent(program),
+                             **variables)
+        self.program("""
+        pool = st.pool("kv", limit=1 << 30)
+        with pool.use():
+            try:
+                torch.empty(513 * MiB, dtype=torch.uint8, device="cuda")
+                raise AssertionError("above the variable's limit")
+            except torch.OutOfMemoryError as e:
+                assert "limit 512 MiB" in str(e), e
+        """, quiet=False, STILLMAP_TORCH_LIMIT="512MiB")
+        self.program("""
+        try:
+            st.use()
+            raise AssertionError("not a limit")
+        except stillmap.InvalidArgumentError as e:
+            assert "STILLMAP_TORCH_LIMIT" in str(e), e
+        """, STILLMAP_TORCH_LIMIT="much")
+
     def test_pytorchs_statistics(self):
         self.program("""
 st.use()
@@ -387,6 +591,53 @@ with {inside}:
     graph = torch.cuda.CUDAGraph()
 {kept}
 """)
+
+
+@needs("torch")
+class Devices(TestCase):
+    """What works between devices with PyTorch's own allocator works with ours."""
+
+    preamble = TENSORS + """
+import contextlib
+from torch.nn.parallel import comm
+DEVICES = range(torch.cuda.device_count())
+def on(device, n=3 * MiB, seed=1):
+    with POOLS[device].use() if POOLS else contextlib.nullcontext():
+        t = torch.empty(n, dtype=torch.uint8, device=f"cuda:{device}")
+    t.copy_(known(n, seed))
+    return t
+def between_all():
+    for a in DEVICES:
+        for b in DEVICES:
+            x = on(a, seed=a + 1)
+            assert right(x.to(f"cuda:{b}"), a + 1), (a, b)
+            y = on(b, seed=9)
+            y.copy_(x)
+            torch.cuda.synchronize(a), torch.cuda.synchronize(b)
+            assert right(y, a + 1), (a, b)
+            z = torch.empty(1000, dtype=torch.uint8, device=f"cuda:{b}")  # small, and PyTorch's own beside pools
+            z.copy_(x[:1000])
+            assert right(z, a + 1), (a, b)
+            x[:1000].copy_(z)
+            assert right(x, a + 1), (a, b)
+    parts = comm.scatter(on(0, seed=5), list(DEVICES))
+    assert [p.device.index for p in parts] == list(DEVICES)
+    assert right(comm.gather(parts, destination=0), 5)
+    assert right(comm.gather(parts, destination=len(DEVICES) - 1), 5)
+"""
+
+    def test_as_native(self):
+        hows = {"native": "POOLS = []", "use()": "POOLS = []; st.use()",
+                "use(peers=False)": "POOLS = []; st.use(peers=False)",
+                "pool": "POOLS = [st.pool('p', device=d) for d in DEVICES]",
+                "pool(peers=False)": "POOLS = [st.pool('p', device=d, peers=False) for d in DEVICES]"}
+        for machine in ("multi:2", "multi:4", "multi:2,peers=none"):
+            for how, first in hows.items():
+                if machine == "multi:4" and "False" in how:
+                    continue
+                with self.subTest(machine=machine, how=how):
+                    self.program(first + "\nbetween_all()", quiet=False,
+                                 HOSTCUDA=f"profile={machine},kernels=skip,memory=2G")
 
 
 @needs("triton")
