@@ -67,9 +67,14 @@ struct context {
   std::optional<std::thread::id> thread;  // none: all
   bool begun = false;
 };
+struct exact_segment {
+  std::size_t bytes;
+  std::uint64_t serial;  // addresses are used again
+};
 struct exact_pool {
   mempool_id id, of;
   const void *segment;
+  std::uint64_t serial;  // of its segment
 };
 
 // Never destroyed: tensors are freed while the process ends.
@@ -78,9 +83,10 @@ struct exact_state {
   std::vector<context> contexts;
   std::vector<exact_pool> pools;
   std::size_t coming = 0;  // tensors that are being allocated: pools has room for them
-  std::unordered_map<const void *, std::size_t> segments;  // by address: bytes
-  std::size_t bytes = 0;                                   // of segments
-  std::size_t requested = 0;                               // since the last release
+  std::unordered_map<const void *, exact_segment> segments;  // by address
+  std::uint64_t serials = 0;
+  std::size_t bytes = 0;      // of segments
+  std::size_t requested = 0;  // since the last release
 };
 exact_state &exact() {
   static exact_state *const made = new exact_state;
@@ -93,6 +99,7 @@ std::atomic<int> others_begun{0};  // written under exact_state::lock
 struct request {
   std::size_t bytes = 0;
   const void *segment = nullptr;
+  std::uint64_t serial = 0;
 };
 thread_local constinit request asked{};
 thread_local constinit bool releasing = false;
@@ -127,7 +134,8 @@ class one_tensor {
       exact_state &all = exact();
       const std::lock_guard lock(all.lock);
       ++all.coming;
-      all.pools.reserve(all.pools.size() + all.coming);
+      const std::size_t needed = all.pools.size() + all.coming;
+      if (needed > all.pools.capacity()) all.pools.reserve(2 * needed);
     }
     // The object is not used again, and its destructor would release the pool once more.
     alignas(std::max_align_t) std::array<std::byte, 512> object;
@@ -136,18 +144,18 @@ class one_tensor {
     const auto me = std::this_thread::get_id();
     api.begin(api.self, device_, id_,
               [me](CUstream_st *) { return std::this_thread::get_id() == me; });
-    asked = {(bytes + rounding - 1) / rounding * rounding, nullptr};
+    asked = {(bytes + rounding - 1) / rounding * rounding, nullptr, 0};
   }
   ~one_tensor() {
-    const void *const segment = std::exchange(asked, {}).segment;
+    const request was = std::exchange(asked, {});
     api.end(api.self, device_, id_);
     for (int reference = 0; reference < 2; ++reference) api.release(api.self, device_, id_);
-    if (segment == nullptr) api.empty(api.self, id_);  // ends the pool
+    if (was.segment == nullptr) api.empty(api.self, id_);  // ends the pool
     exact_state &all = exact();
     const std::lock_guard lock(all.lock);
     --all.coming;
-    if (segment != nullptr)
-      all.pools.push_back({id_, of_, segment});  // has room: see the constructor
+    if (was.segment == nullptr) return;
+    all.pools.push_back({id_, of_, was.segment, was.serial});  // has room: see the constructor
   }
   one_tensor(const one_tensor &) = delete;
 
@@ -272,7 +280,10 @@ void release_exact() {
   for (const mempool_id id : ids) api.empty(api.self, id);
   releasing = false;
   const std::lock_guard lock(all.lock);
-  std::erase_if(all.pools, [&](const exact_pool &p) { return all.segments.count(p.segment) == 0; });
+  std::erase_if(all.pools, [&](const exact_pool &p) {
+    const auto found = all.segments.find(p.segment);
+    return found == all.segments.end() || found->second.serial != p.serial;
+  });
 }
 
 std::vector<mempool_id> exact_pools_of(mempool_id pool) {
@@ -289,7 +300,7 @@ std::size_t exact_bytes_at(const void *address) {
   exact_state &all = exact();
   const std::lock_guard lock(all.lock);
   const auto found = all.segments.find(address);
-  return found == all.segments.end() ? 0 : found->second;
+  return found == all.segments.end() ? 0 : found->second.bytes;
 }
 
 std::size_t exact_request(std::size_t bytes) {
@@ -301,12 +312,13 @@ void note_exact(const void *segment, std::size_t bytes) noexcept {
   exact_state &all = exact();
   const std::lock_guard lock(all.lock);
   try {
-    all.segments.emplace(segment, bytes);
+    all.segments[segment] = {bytes, ++all.serials};
   } catch (const std::bad_alloc &) {
     return;  // it is released when PyTorch empties its cache
   }
   all.bytes += bytes;
   asked.segment = segment;
+  asked.serial = all.serials;
 }
 
 bool forget_exact(const void *segment) {
@@ -314,7 +326,7 @@ bool forget_exact(const void *segment) {
   const std::lock_guard lock(all.lock);
   const auto found = all.segments.find(segment);
   if (found == all.segments.end()) return false;
-  all.bytes -= found->second;
+  all.bytes -= found->second.bytes;
   all.segments.erase(found);
   return true;
 }

@@ -138,6 +138,34 @@ class MemorySaver(TestCase):
         assert right(t, 1)
         """)
 
+    # Regression: PyTorch kept the segments of what was replaced, and a pause saved them.
+    @torch_needs(2, 15, "tensors have segments of PyTorch's sizes")
+    def test_weights_that_are_replaced(self):
+        self.program("""
+        with saver.region("weights", enable_cpu_backup=True):
+            w = [filled(12 * MiB + n, 1) for n in range(20)]
+            for n in range(20):
+                w[n] = filled(13 * MiB + n, n)
+            committed = st.stats("memory_saver/weights/pinned")["total"]["committed"]
+            assert committed <= 1.05 * 20 * 13 * MiB + 12 * MiB, committed / MiB
+        committed = st.stats("memory_saver/weights/pinned")["total"]["committed"]
+        assert committed <= 1.05 * 20 * 13 * MiB, committed / MiB
+        saver.pause()
+        assert right(saver.get_cpu_backup(w[7]), 7)
+        saver.resume()
+        assert all(right(t, n) for n, t in enumerate(w))
+        """)
+
+    @torch_needs(2, 14, "of nested pools the outermost serves")
+    def test_another_device_is_current(self):
+        self.program("""
+        with saver.region("kv"):
+            with torch.cuda.device(1), saver.disable():
+                own = torch.empty(12 * MiB, dtype=torch.uint8, device="cuda:0")
+            kv = torch.empty(12 * MiB, dtype=torch.uint8, device="cuda:0")
+        assert st.stats("memory_saver/kv/none", 0)["total"]["live"] < 24 * MiB, "the region's device is meant"
+        """, quiet=False, HOSTCUDA="profile=multi:2,kernels=skip,memory=4G")
+
     def test_a_backup_can_be_kept(self):
         self.program("""
         with saver.region(enable_cpu_backup=True):
