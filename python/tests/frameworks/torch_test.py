@@ -16,7 +16,8 @@ class Pool(TestCase):
         with pool.use():
             kept = [filled(40 * MiB, seed) for seed in range(3)]
         assert torch.cuda.memory_allocated() >= 128 * MiB, "PyTorch's own statistics count the pool"
-        assert any(s["segment_pool_id"] == pool.mem_pool.id for s in torch.cuda.memory_snapshot())
+        assert {t.data_ptr() for t in kept} <= {s["address"] for s in torch.cuda.memory_snapshot()}
+        assert {t.data_ptr() for t in kept} == {s["address"] for s in pool.segments()}
         addresses = [t.data_ptr() for t in kept]
         for options in ({}, {"store": "file", "directory": sys.argv[1]}):
             before = free()
@@ -189,7 +190,7 @@ class Pool(TestCase):
             assert all(int(t[0].cpu()) == n % 251 for n, t in enumerate(w))
             pool.suspend(); pool.resume()
             assert all(int(t[0].cpu()) == n % 251 for n, t in enumerate(w))
-            del t, w
+            del w
             pool.empty_cache()
             assert held() == 0
         assert torch.cuda.memory_reserved() >= 64 * MiB
