@@ -1,4 +1,7 @@
-"""The operations of fault_sweep.py: every public call of every Python object that changes something."""
+"""The operations of fault_sweep.py: every public call of every Python object that changes something.
+
+Observing an object reads its address, so that what may move it says relocate=True.
+"""
 
 import ctypes
 
@@ -61,13 +64,14 @@ def add_buffers(table):
     call, few = "GrowableBuffer.", buffer(8, 2)
     table.add("GrowableBuffer()", lambda b: keep(b, "made", stillmap.GrowableBuffer(3 * PAGE, tag=TAG,
                                                                                     reserve=8 * PAGE)))
-    table.add(call + "resize", lambda b: b.buffer.resize(5 * PAGE), few, "growing")
-    table.add(call + "resize", lambda b: b.buffer.resize(5 * PAGE, b.streams[0]), few, "growing on a stream")
-    table.add(call + "resize", lambda b: b.buffer.resize(7 * PAGE), walled_in, "past the reservation")
-    table.add(call + "resize", lambda b: b.buffer.resize(7 * PAGE, b.streams[0]), walled_in,
+    table.add(call + "resize", lambda b: b.buffer.resize(5 * PAGE, relocate=True), few, "growing")
+    table.add(call + "resize", lambda b: b.buffer.resize(5 * PAGE, b.streams[0], relocate=True), few,
+              "growing on a stream")
+    table.add(call + "resize", lambda b: b.buffer.resize(7 * PAGE, relocate=True), walled_in, "past the reservation")
+    table.add(call + "resize", lambda b: b.buffer.resize(7 * PAGE, b.streams[0], relocate=True), walled_in,
               "past the reservation on a stream")
-    table.add(call + "reserve", lambda b: b.buffer.reserve(5 * PAGE), few)
-    table.add(call + "shrink_to_fit", lambda b: b.buffer.shrink_to_fit(), shrunk)
+    table.add(call + "reserve", lambda b: b.buffer.reserve(5 * PAGE, relocate=True), few)
+    table.add(call + "shrink_to_fit", lambda b: b.buffer.shrink_to_fit(relocate=True), shrunk)
     table.add(call + "commit", lambda b: b.buffer.commit(4 * PAGE, 2 * PAGE), few, vmm=True)
     table.add(call + "decommit", lambda b: b.buffer.decommit(PAGE, PAGE), few, vmm=True)
     table.add(call + "copy_from_host", lambda b: b.buffer.copy_from_host(b"new", PAGE), few)
@@ -100,7 +104,7 @@ def batch_full(bench):
 
 def roomy(bench):
     staged(bench)
-    bench.vector.reserve(4 * MiB)
+    bench.vector.reserve(4 * MiB, relocate=True)
 
 
 def extend_from(name):
@@ -124,20 +128,21 @@ def add_vectors(table):
     table.add(call + "append", lambda b: b.vector.append(5), few, "the first")
     table.add(call + "append", lambda b: b.vector.append(5), batch_full, "to a full batch")
     table.add(call + "extend", lambda b: b.vector.extend(some), staged)
-    table.add(call + "extend", lambda b: b.vector.extend(many), few, "growing")
+    table.add(call + "extend", lambda b: b.vector.extend(many, relocate=True), few, "growing")
     table.add(call + "extend", extend_from("array"), with_array, "from device memory")
     table.add(call + "extend", extend_from("vector"), staged, "from itself")
     table.add(call + "insert", lambda b: b.vector.insert(100, some), staged, "in the middle")
-    table.add(call + "insert", lambda b: b.vector.insert(100, many), few, "growing")
+    table.add(call + "insert", lambda b: b.vector.insert(100, many, relocate=True), few, "growing")
     table.add(call + "pop", lambda b: b.results.append(b.vector.pop()), staged, "at the end")
     table.add(call + "pop", lambda b: b.results.append(b.vector.pop(3)), staged, "in the middle")
     table.add(call + "erase", lambda b: b.vector.erase(100, 300), staged)
     table.add(call + "clear", lambda b: b.vector.clear(), staged)
-    table.add(call + "resize", lambda b: b.vector.resize(2 * MiB), staged, "growing")
-    table.add(call + "resize", lambda b: b.vector.resize(2 * MiB, zero=True), on_a_stream, "growing on a stream")
+    table.add(call + "resize", lambda b: b.vector.resize(2 * MiB, relocate=True), staged, "growing")
+    table.add(call + "resize", lambda b: b.vector.resize(2 * MiB, zero=True, relocate=True), on_a_stream,
+              "growing on a stream")
     table.add(call + "resize", lambda b: b.vector.resize(10), staged, "shrinking")
-    table.add(call + "reserve", lambda b: b.vector.reserve(2 * MiB), staged)
-    table.add(call + "shrink_to_fit", lambda b: b.vector.shrink_to_fit(), roomy)
+    table.add(call + "reserve", lambda b: b.vector.reserve(2 * MiB, relocate=True), staged)
+    table.add(call + "shrink_to_fit", lambda b: b.vector.shrink_to_fit(relocate=True), roomy)
     table.add(call + "__setitem__", lambda b: b.vector.__setitem__(3, 99), staged)
     table.add(call + "__getitem__", lambda b: b.results.append(b.vector[3]), staged)
     table.add(call + "tolist", lambda b: b.results.append(sum(b.vector.tolist())), staged)
