@@ -277,7 +277,7 @@ void release_exact() {
     for (const exact_pool &p : all.pools) ids.push_back(p.id);
   }
   releasing = contexts_open != 0;
-  for (const mempool_id id : ids) api.empty(api.self, id);
+  for (const mempool_id &id : ids) api.empty(api.self, id);
   releasing = false;
   const std::lock_guard lock(all.lock);
   std::erase_if(all.pools, [&](const exact_pool &p) {
