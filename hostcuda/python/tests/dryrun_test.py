@@ -35,7 +35,7 @@ def report(device, live):
 class Options(unittest.TestCase):
     def test_the_command_stillmap_passes_all_of_them_on(self):
         source = pathlib.Path(__file__).resolve().parents[3] / "tools/stillmap/dryrun/dryrun.cpp"
-        passed = dict(re.findall(r'pass_on(?:_flag)?\(c, \*o, "(--[\w-]+)",\s+"([^"]*)"', source.read_text()))
+        passed = dict(re.findall(r'pass_on(?:_flag)?\(\s*c, \*o, "(--[\w-]+)",\s+"([^"]*)"', source.read_text()))
         own = {action.option_strings[-1]: action for action in dryrun.parser()._actions if action.option_strings}
         self.assertEqual(sorted([*passed, "--help"]), sorted(own))
         for name, action in own.items():
