@@ -429,7 +429,9 @@ TYPED_TEST(device_vector_test, a_failed_append_leaves_the_capacity_as_it_was) {
       ASSERT_TRUE(v.shrink_to_fit());
     }
     EXPECT_EQ(v.size(), 5u);
-    if (!TypeParam::copying) EXPECT_EQ(v.capacity(), capacity);
+    if (!TypeParam::copying) {
+      EXPECT_EQ(v.capacity(), capacity);
+    }
   }
   EXPECT_TRUE(this->same(v, this->values(5)));
 }
