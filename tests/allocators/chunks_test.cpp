@@ -216,7 +216,7 @@ TEST_F(chunks, of_a_busy_stream_stay_beyond_the_soft_limit) {
   h.settle();
 }
 
-// A query takes time, so only streams with chunks to free are asked whether they are idle.
+// An event takes time, so only streams with chunks to free are asked whether they are idle.
 TEST_F(chunks, of_streams_with_none_unused_are_not_looked_for) {
   caching_allocator_options o;
   o.soft_limit = 32_MiB;
@@ -228,10 +228,10 @@ TEST_F(chunks, of_streams_with_none_unused_are_not_looked_for) {
   ASSERT_TRUE(heap->free(*unused));
   driver_counts before = counts();
   ASSERT_TRUE(heap->allocate(50_MiB, u));
-  EXPECT_EQ((counts() - before)[driver_call::StreamQuery], 1u) << "t has an unused chunk";
+  EXPECT_EQ((counts() - before)[driver_call::EventRecord], 1u) << "t has an unused chunk";
   before = counts();
   ASSERT_TRUE(heap->allocate(50_MiB, u));
-  EXPECT_EQ((counts() - before)[driver_call::StreamQuery], 0u);
+  EXPECT_EQ((counts() - before)[driver_call::EventRecord], 0u);
 }
 
 // A loop whose shapes alternate: everything is had again without the driver, and nothing goes back.
