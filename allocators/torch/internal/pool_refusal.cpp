@@ -12,7 +12,7 @@ namespace {
 
 // Only tried: in a forked child a thread of the parent may hold it for ever.
 std::mutex refusal_lock;
-std::atomic<bool> refused{false};
+std::atomic<bool> pool_refused{false};
 std::array<char, 512> refusal_text{};
 std::thread::id refused_thread;
 
@@ -29,18 +29,18 @@ void note_refusal(const std::string &tag, int ordinal, const error &e) noexcept 
                   ordinal, e.reason);
   }
   refused_thread = std::this_thread::get_id();
-  refused = true;
+  pool_refused = true;
 }
 
 void note_served() noexcept {
-  if (!refused) return;
+  if (!pool_refused) return;
   const std::unique_lock lock(refusal_lock, std::try_to_lock);
-  if (lock && refused_thread == std::this_thread::get_id()) refused = false;
+  if (lock && refused_thread == std::this_thread::get_id()) pool_refused = false;
 }
 
 std::string take_refusal() {
   const std::unique_lock lock(refusal_lock, std::try_to_lock);
-  if (!lock || !refused.exchange(false)) return {};
+  if (!lock || !pool_refused.exchange(false)) return {};
   return refusal_text.data();
 }
 
