@@ -1,6 +1,9 @@
 #include "python/src/streams.h"
 
 #include <cstdint>
+#include <utility>
+
+#include "python/src/attribute.h"
 
 namespace stillmap::python {
 namespace {
@@ -30,7 +33,7 @@ bool is_number(nb::handle h) {
 stream_ref stream_of_handle(nb::handle given, nb::handle handle) {
   if (is_number(handle)) return stream_of_number(handle);
   nb::object inner = nb::borrow(handle);
-  if (nb::hasattr(handle, "value")) inner = nb::object(handle.attr("value"));
+  if (nb::object value = attribute_of(handle, "value")) inner = std::move(value);
   if (inner.is_none()) return stream_ref::legacy();
   PyObject *const number = PyNumber_Check(inner.ptr()) ? PyNumber_Long(inner.ptr()) : nullptr;
   if (number == nullptr) {
@@ -47,8 +50,9 @@ stream_ref stream_of(nb::handle given) {
   if (is_number(given)) return stream_of_number(given);
   if (PyBool_Check(given.ptr()) || PyFloat_Check(given.ptr())) raise_not_a_stream(given);
   // A method of an instance, not of the class: cuda.core's protocol, (version 0, handle).
-  if (!PyType_Check(given.ptr()) && nb::hasattr(given, "__cuda_stream__")) {
-    nb::object answer = given.attr("__cuda_stream__");
+  nb::object answer;
+  if (PyType_Check(given.ptr()) == 0) answer = attribute_of(given, "__cuda_stream__");
+  if (answer) {
     if (PyCallable_Check(answer.ptr()) != 0) answer = answer();
     if (PySequence_Check(answer.ptr()) == 0 || PySequence_Size(answer.ptr()) != 2) {
       PyErr_Clear();
@@ -57,7 +61,7 @@ stream_ref stream_of(nb::handle given) {
     return stream_of_handle(given, nb::object(answer[1]));
   }
   for (const char *const name : {"cuda_stream", "handle", "ptr"}) {
-    if (nb::hasattr(given, name)) return stream_of_handle(given, nb::object(given.attr(name)));
+    if (const nb::object handle = attribute_of(given, name)) return stream_of_handle(given, handle);
   }
   raise_not_a_stream(given);
 }

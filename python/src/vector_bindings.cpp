@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "python/src/attribute.h"
 #include "python/src/devices.h"
 #include "python/src/host_bytes.h"
 #include "python/src/streams.h"
@@ -61,7 +62,7 @@ void with_bytes(const python_vector &self, nb::handle values, Use use) {
 }
 
 void extend(python_vector &self, nb::handle values, bool relocate) {
-  if (nb::hasattr(values, "__cuda_array_interface__")) {
+  if (attribute_of(values, "__cuda_array_interface__")) {
     return extend_from_device(self, values, relocate);
   }
   with_bytes(self, values,

@@ -58,7 +58,7 @@ class Import(TestCase):
         """)
         lines = said.splitlines()
         self.assertEqual(lines[1:3], ["<stillmap.GrowableBuffer '' on device 0>", "True"], said)
-        self.assertIn("main interpreter", lines[0])
+        self.assertIn("interpreter", lines[0])  # CPython 3.13 refuses by itself
         self.assertEqual(lines[:3], lines[3:], said)
 
     def test_all_names(self):

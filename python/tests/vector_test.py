@@ -85,6 +85,22 @@ class Changes(TestCase):
         self.assertRaises(stillmap.Error, self.v.resize, 2**62)
         self.assertEqual(self.v.tolist(), [0, 1, 2, 3, 4])
 
+    def test_an_error_of_what_is_asked_for_is_raised(self):
+        """It was hidden: an array that could not say where it lies was taken for a list."""
+        class Broken:
+            @property
+            def __cuda_array_interface__(self):
+                raise KeyError("suspended")
+
+            @property
+            def __cuda_stream__(self):
+                raise KeyError("no stream")
+
+        with stillmap.DeviceVector("i4", [1]) as v:
+            self.assertRaisesRegex(KeyError, "suspended", v.extend, Broken())
+            self.assertEqual(len(v), 1)
+        self.assertRaisesRegex(KeyError, "no stream", stillmap.DeviceVector, "i4", stream=Broken())
+
     def test_another_vector_is_copied_on_the_device(self):
         stream = driver().stream()
         w = stillmap.DeviceVector("int32", stream=stream)
