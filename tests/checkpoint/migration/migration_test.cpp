@@ -218,8 +218,10 @@ TEST_F(migrating, WritesAndGrowsMeanwhile) {
   const auto to = to_destination(m);
   send_options options = source_options(m);
   std::size_t rounds = 0, steps_then = 0;
-  options.max_downtime =
-      std::chrono::milliseconds(1);  // no estimate is short enough: max_rounds rounds
+  // The eight pages that the task keeps writing take 200 ms, and a scan far less than 150: no estimate is
+  // short enough, and no scan too long.
+  options.bytes_per_second = 80'000'000;
+  options.max_downtime = std::chrono::milliseconds(150);
   options.max_rounds = 4;
   options.on_progress = [&](const progress &p) {
     if (p.step == step::copied) rounds = p.round;
