@@ -254,7 +254,7 @@ void moving(benchmark::State &state, const char *part, std::uint64_t slower) {
     how.channels = channels;
     how.bytes_per_second = slower;
     how.max_downtime = std::chrono::milliseconds(300);
-    how.on_no_convergence = migration::no_convergence::cancel;
+    if (!smoke()) how.on_no_convergence = migration::no_convergence::cancel;
     how.quiesce = [&]() -> status {
       writes.stop();
       return {};
