@@ -143,16 +143,18 @@ class receiver::core {
   // The thread of a connection.
   void handle(accepted_connection &c) noexcept {
     const status s = with_host_memory(receiver_op, [&]() -> status {
-      if (!c.with->handshake(options_.timeout)) return {};  // there is nobody to tell
+      const bool known = c.with->handshake(options_.timeout).has_value();
       {
         const std::lock_guard lock(mutex_);
         if (c.state != accepted_connection::handshake) return {};  // dismissed
-        c.state = accepted_connection::authenticated;
+        c.state = known ? accepted_connection::authenticated : accepted_connection::refused;
       }
+      if (!known) return {};  // TLS has said why
       serve_request(*c.with);
       return {};
     });
     if (!s) refuse(*c.with, s.error());
+    c.with->end(options_.timeout);  // what was sent last, a TLS alert too, may be a refusal
   }
 
   void serve_request(channel &with) {

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <mutex>
@@ -148,6 +149,16 @@ class tls_channel final : public channel {
 
   status receive(std::span<std::byte> into, std::chrono::milliseconds timeout) override {
     return transfer(&SSL_read_ex, into, timeout);
+  }
+
+  void end(std::chrono::milliseconds timeout) noexcept override {
+    const auto until = clock::now() + timeout;
+    ::shutdown(socket_.get(), SHUT_WR);
+    std::array<std::byte, 4096> discarded;
+    while (clock::now() < until && wait_for(socket_.get(), POLLIN, until)) {
+      const ssize_t n = ::recv(socket_.get(), discarded.data(), discarded.size(), 0);
+      if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return;
+    }
   }
 
   void shutdown() noexcept override {

@@ -41,7 +41,12 @@ class channel {
   virtual status send(std::span<const std::byte> bytes, std::chrono::milliseconds timeout) = 0;
   virtual status receive(std::span<std::byte> into, std::chrono::milliseconds timeout) = 0;
 
-  // Fails every current and future call.
+  // Announces that nothing more is sent, and discards what arrives until the peer closes or `timeout`
+  // has passed. Only destruction may follow. TCP resets a connection that is closed with data unread,
+  // and the peer may then lose what was sent last, such as a refusal.
+  virtual void end(std::chrono::milliseconds /*timeout*/) noexcept {}
+
+  // Fails every current and future call, and ends a current end().
   // Threads: any.
   virtual void shutdown() noexcept = 0;
 };

@@ -12,14 +12,21 @@ std::size_t connection_list::count(int state) const {
 
 void connection_list::make_room_for(const std::string &host) noexcept {
   const auto begins = [](const accepted_connection &c) {
-    return c.state == accepted_connection::handshake;
+    return c.state == accepted_connection::handshake || c.state == accepted_connection::refused;
   };
-  const auto dismiss_one = [this](const auto &of) {
-    const auto is_silent = [&](const accepted_connection &c) {
-      return of(c) && !c.with->handshake_begun();
+  const auto is_refused = [](const accepted_connection &c) {
+    return c.state == accepted_connection::refused;
+  };
+  const auto is_silent = [](const accepted_connection &c) { return !c.with->handshake_begun(); };
+  const auto any = [](const accepted_connection &) { return true; };
+  const auto dismiss_one = [&](const auto &of) {
+    const auto oldest = [&](const auto &kind) {
+      return std::find_if(all_.begin(), all_.end(),
+                          [&](const accepted_connection &c) { return of(c) && kind(c); });
     };
-    auto c = std::find_if(all_.begin(), all_.end(), is_silent);
-    if (c == all_.end()) c = std::find_if(all_.begin(), all_.end(), of);
+    auto c = oldest(is_refused);
+    if (c == all_.end()) c = oldest(is_silent);
+    if (c == all_.end()) c = oldest(any);
     c->state = accepted_connection::dismissed;
     c->with->shutdown();
   };
@@ -29,7 +36,8 @@ void connection_list::make_room_for(const std::string &host) noexcept {
   const auto here = std::count_if(all_.begin(), all_.end(), begins_here);
   if (here >= static_cast<std::ptrdiff_t>(max_handshakes_of_host)) {
     dismiss_one(begins_here);
-  } else if (count(accepted_connection::handshake) >= max_handshakes) {
+  } else if (std::count_if(all_.begin(), all_.end(), begins) >=
+             static_cast<std::ptrdiff_t>(max_handshakes)) {
     dismiss_one(begins);
   }
 }

@@ -14,7 +14,8 @@ namespace stillmap::migration {
 struct accepted_connection {
   std::unique_ptr<channel> with;
   std::string host;  // of the peer, as it claims it before the handshake
-  enum { handshake, authenticated, dismissed, over } state = handshake;
+  // refused: its handshake failed, and the peer has yet to read why.
+  enum { handshake, refused, authenticated, dismissed, over } state = handshake;
   std::jthread thread;  // destroyed first
 };
 
@@ -25,8 +26,8 @@ class connection_list {
   bool must_wait() const { return count(accepted_connection::dismissed) >= max_connections; }
   bool is_full() const { return count(accepted_connection::authenticated) >= max_connections; }
   // Makes room for a connection whose handshake begins. Peers that have not said who they are must not
-  // keep others out: of too many of one host, or in all, one is dismissed. The oldest of those that
-  // have not begun to say it, if there is one.
+  // keep others out: of too many of one host, or in all, one is dismissed: the oldest of those that
+  // were refused, else of those that have not begun to say it, else of all.
   void make_room_for(const std::string &host) noexcept;
   void add(std::list<accepted_connection> one) noexcept { all_.splice(all_.end(), one); }
   void remove_ended() noexcept;

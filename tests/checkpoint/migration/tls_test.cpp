@@ -75,6 +75,39 @@ TEST(migration_tls, WhatWasSentBeforeTheEndArrives) {
   }
 }
 
+// Regression: an end that refused the other's certificate closed the connection with data unread. The
+// other end then read "connection reset", not why. Its handshake has succeeded by then.
+TEST(migration_tls, who_is_refused_learns_why) {
+  const test_site m;
+  const auto at = at_destination(m);
+  const auto to = create_tls_transport(at->address(), [&] {
+    credentials c = m.of("third");
+    const auto unknown = make_self_signed("localhost");
+    c.certificate = unknown->certificate;
+    c.key = unknown->key;
+    return c;
+  }());
+  ASSERT_TRUE(to) << to.error().message();
+  const std::chrono::milliseconds timeout(30'000);
+  auto here = std::move(*(*to)->connect(timeout));
+  std::promise<void> refused;
+  auto other_end = std::async(std::launch::async, [&] {
+    auto there = std::move(*at->accept(timeout));
+    EXPECT_FALSE(there->handshake(timeout));
+    refused.set_value();
+    there->end(timeout);
+  });
+  ASSERT_TRUE(here->handshake(timeout));
+  refused.get_future().wait();
+  std::vector<std::byte> request(1000), answer(1);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(here->send(request, timeout));
+  const status s = here->receive(answer, timeout);
+  ASSERT_FALSE(s);
+  EXPECT_NE(s.error().message().find("unknown ca"), std::string::npos) << s.error().message();
+  here.reset();
+  other_end.wait();
+}
+
 TEST(migration_tls, an_acceptor_without_a_host_listens_on_all_addresses) {
   const test_site m;
   const auto at = create_tls_acceptor(":0", m.of("destination"));
