@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <optional>
+#include <string>
 #include <utility>
 
 namespace stillmap {
@@ -40,6 +41,20 @@ TEST(fork_closed_fd, says_why_it_is_not_open) {
   const auto none = fork_closed_fd::open("/nowhere/at/all", O_RDONLY);
   EXPECT_EQ(errno, ENOENT);
   EXPECT_EQ(none.get(), -1);
+}
+
+TEST(fork_closed_fd, knows_whether_the_path_still_leads_to_it) {
+  const std::string path = ::testing::TempDir() + "fork_closed_fd", other = path + ".other";
+  const auto file = fork_closed_fd::open(path.c_str(), O_CREAT | O_RDWR, 0600);
+  ASSERT_GE(file.get(), 0);
+  EXPECT_TRUE(file.is_open_at(path.c_str()));
+  ASSERT_EQ(::symlink(path.c_str(), other.c_str()), 0);
+  EXPECT_FALSE(file.is_open_at(other.c_str()));
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  EXPECT_FALSE(file.is_open_at(path.c_str()));
+  ASSERT_EQ(::rename(other.c_str(), path.c_str()), 0);
+  EXPECT_FALSE(file.is_open_at(path.c_str()));
+  ASSERT_EQ(::unlink(path.c_str()), 0);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -52,6 +53,19 @@ fork_closed_fd fork_closed_fd::open(const char *path, int flags, unsigned mode) 
 
 fork_closed_fd fork_closed_fd::adopt(int fd) noexcept {
   return create([&] { return fd; });
+}
+
+int fork_closed_fd::release() noexcept {
+  const std::lock_guard lock(all().mutex_);
+  if (fd_ >= 0) all().open_.remove(*this);
+  return std::exchange(fd_, -1);
+}
+
+bool fork_closed_fd::is_open_at(const char *path) const noexcept {
+  struct stat named {
+  }, opened{};
+  return ::lstat(path, &named) == 0 && ::fstat(fd_, &opened) == 0 &&
+         named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
 }
 
 fork_closed_fd::fork_closed_fd(fork_closed_fd &&other) noexcept {

@@ -37,6 +37,11 @@ class fork_closed_fd {
 
   // -1 in a forked child of the process that opened it, too.
   int get() const noexcept { return fd_; }
+  // Gives up the ownership: the caller closes what is returned, and a child that is forked later has it.
+  int release() noexcept;
+  // Whether `path` still leads to this file. Somebody may have deleted or replaced it, and then a lock
+  // of it keeps nobody out.
+  bool is_open_at(const char *path) const noexcept;
 
  private:
   class registry;

@@ -57,9 +57,7 @@ result<lock_attempt> try_lock(fork_closed_fd &file, const char *name) {
                              name);
   }
   // The process that had it locked before has removed the name.
-  const bool same =
-      ::lstat(name, &named) == 0 && named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
-  return same ? lock_attempt::taken : lock_attempt::again;
+  return file.is_open_at(name) ? lock_attempt::taken : lock_attempt::again;
 }
 
 }  // namespace

@@ -24,13 +24,6 @@ constexpr std::string_view explanation =
     "Stillmap keeps this file locked while a process acts on the record of the same name. Do not "
     "delete it.\n";
 
-bool is_open_at(const std::string &path, int fd) noexcept {
-  struct stat by_name {
-  }, by_fd{};
-  return ::lstat(path.c_str(), &by_name) == 0 && ::fstat(fd, &by_fd) == 0 &&
-         by_name.st_ino == by_fd.st_ino && by_name.st_dev == by_fd.st_dev;
-}
-
 // For people. Nothing depends on it.
 void explain(int fd) noexcept {
   struct stat st {};
@@ -59,7 +52,7 @@ result<record_lock> record_lock::take(std::string path) {
       if (errno == EWOULDBLOCK) return busy("another process holds the record");
       return make_system_error(errno, record_lock_op, "the record cannot be locked", path);
     }
-    if (!is_open_at(path, file.get())) continue;
+    if (!file.is_open_at(path.c_str())) continue;
     explain(file.get());
     return record_lock(std::move(path), std::move(file));
   }
@@ -67,7 +60,7 @@ result<record_lock> record_lock::take(std::string path) {
 }
 
 bool record_lock::is_at_path() const noexcept {
-  return is_open_at(path_, file_.get());
+  return file_.is_open_at(path_.c_str());
 }
 
 bool record_lock::is_taken(const std::string &path) noexcept {
