@@ -8,6 +8,7 @@
 
 #include "stillmap/checkpoint/image/internal/children.h"
 #include "stillmap/checkpoint/image/internal/file_calls.h"
+#include "stillmap/checkpoint/image/internal/folder_lock.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/read_superblock.h"
 #include "stillmap/vmm/internal/host_memory.h"
@@ -162,12 +163,8 @@ class folder_pruner {
     return removed;
   }
   result<bool> remove_set_in(int directory, const retained_unit &u) {
-    if (calls_.lock(directory) == -EWOULDBLOCK) {
-      return in_file(image_error(errc::busy, prune_op,
-                                 "a writer is writing a set into this folder; prune again later",
-                                 part::set, 0),
-                     u.what.name);
-    }
+    STILLMAP_ASSIGN_OR_RETURN(
+        const auto lock, in_file(folder_lock::take(calls_, directory, prune_op), u.what.name));
     const auto now = read_set(directory, calls_);
     if (!u.images.empty() && now && now->set != u.images.front()->superblock.set) return false;
     for (const folder_image *i : u.images) {

@@ -9,6 +9,7 @@
 
 #include "stillmap/checkpoint/image/internal/atomic_file.h"
 #include "stillmap/checkpoint/image/internal/children.h"
+#include "stillmap/checkpoint/image/internal/folder_lock.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
@@ -49,8 +50,8 @@ set_writer::set_writer(set_writer &&o) noexcept
       process_(o.process_),
       directory_(std::exchange(o.directory_, -1)),
       made_folder_(std::exchange(o.made_folder_, false)),
-      locked_(o.locked_),
       keep_(o.keep_),
+      lock_(std::move(o.lock_)),
       set_(o.set_),
       old_(std::move(o.old_)),
       names_(std::move(o.names_)),
@@ -59,7 +60,7 @@ set_writer::set_writer(set_writer &&o) noexcept
 set_writer::~set_writer() {
   const bool remove = !keep_ && process_ == ::getpid();
   if (directory_ >= 0 && remove) remove_images(names_);
-  // While it is still locked: afterwards another writer may use it.
+  lock_.reset();  // whoever has taken it since has a file in the folder, which then stays
   if (made_folder_ && remove) (void)calls_->remove_directory_at(AT_FDCWD, folder_.c_str());
   if (directory_ >= 0) calls_->close(directory_);
 }
@@ -99,17 +100,12 @@ status set_writer::open() {
   }
   if (directory_ < 0)
     return make_system_error(-directory_, set_writer_op, "cannot open the directory");
-  const int r = calls_->lock(directory_);
-  locked_ = r >= 0;
-  if (r == -EWOULDBLOCK) {
-    made_folder_ = false;  // the other writer uses it
-    return image_error(errc::busy, set_writer_op,
-                       "another writer is writing a set into this directory", part::set, 0);
+  auto lock = folder_lock::take(*calls_, directory_, set_writer_op);
+  if (!lock) {
+    if (lock.error().is(errc::busy)) made_folder_ = false;  // the other writer uses it
+    return tl::unexpected(lock.error());
   }
-  // Network file systems may not lock directories. Then nothing is removed: writers may be alive.
-  const bool unsupported = r == -EOPNOTSUPP || r == -ENOLCK || r == -EINVAL || r == -EBADF;
-  if (!locked_ && !unsupported)
-    return make_system_error(-r, set_writer_op, "cannot lock the directory");
+  lock_ = std::move(*lock);
   return {};
 }
 
@@ -125,7 +121,7 @@ status set_writer::check_current_set() {
     old_names_ = names_of(old_->set, old_->images.size());
     STILLMAP_RETURN_IF_ERROR(check_children());
   }
-  if (locked_) remove_left_overs();
+  if (lock_->excludes_others()) remove_left_overs();
   return {};
 }
 

@@ -2,6 +2,7 @@
 // docs/image_format.md#writing-a-set
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,8 @@
 #include "stillmap/checkpoint/image/writer.h"
 
 namespace stillmap::image {
+
+class folder_lock;
 
 // Threads: externally synchronised; any threads and processes may write the images.
 // Fork:    the child's copy can be destroyed, which removes nothing.
@@ -60,7 +63,8 @@ class set_writer {
   file_calls *calls_;
   int process_;  // that removes the images
   int directory_ = -1;
-  bool made_folder_ = false, locked_ = false, keep_ = false;
+  bool made_folder_ = false, keep_ = false;
+  std::unique_ptr<folder_lock> lock_;
   image_id set_;
   std::optional<image_set> old_;
   // Of the images of this set and of the old one, so that removing them needs no memory.

@@ -41,6 +41,8 @@ IMAGE_MAY_USE = (
     "vmm/internal/undying.h",
     "vmm/internal/creating_process.h",
     "vmm/internal/file_size_limit.h",
+    "vmm/internal/fork_closed_fd.h",
+    "vmm/linked_list.h",
 )
 
 # Replay asks hostcuda, where it is the driver, for modelled costs and a smaller device.

@@ -32,14 +32,6 @@ std::string any_name(const target_name &to) {
   return name;
 }
 
-// Whether the name still leads to this file: it was not removed between creation and lock.
-bool is_still(file_calls &calls, int directory, const std::string &name, int fd) {
-  struct stat by_name {
-  }, by_fd{};
-  return calls.status_at(directory, name.c_str(), &by_name) >= 0 && calls.status(fd, &by_fd) >= 0 &&
-         by_name.st_ino == by_fd.st_ino && by_name.st_dev == by_fd.st_dev;
-}
-
 void remove_left_overs(const target_name &to) {
   std::vector<std::string> names;
   (void)to.calls().names_in(to.directory(), names);
@@ -67,7 +59,7 @@ void remove_if_dead(file_calls &calls, int directory, const std::string &name) {
   if (fd < 0) return;
   struct stat st {};
   const bool dead = calls.status(fd, &st) >= 0 && S_ISREG(st.st_mode) && calls.lock(fd) >= 0 &&
-                    is_still(calls, directory, name, fd);
+                    calls.leads_to(directory, name.c_str(), fd);
   if (dead) (void)calls.unlink_at(directory, name.c_str());
   calls.close(fd);
 }
@@ -113,7 +105,8 @@ result<atomic_file> atomic_file::create(const target_name &to, bool direct) {
     atomic_file t(to, std::move(name), image_file(calls, fd, is_direct));
     const int locked = calls.lock(fd);
     // Another writer took the file for an abandoned one before it was locked.
-    if (locked == -EWOULDBLOCK || (locked >= 0 && !is_still(calls, to.directory(), t.name_, fd)))
+    if (locked == -EWOULDBLOCK ||
+        (locked >= 0 && !calls.leads_to(to.directory(), t.name_.c_str(), fd)))
       continue;
     if (locked < 0 && locked != -EOPNOTSUPP && locked != -ENOLCK && locked != -EINVAL) {
       return make_system_error(-locked, atomic_file_op, "cannot lock the file");

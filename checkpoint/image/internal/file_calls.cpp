@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/vfs.h>
@@ -10,9 +11,13 @@
 
 #include <cerrno>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "stillmap/vmm/internal/file_size_limit.h"
+#include "stillmap/vmm/internal/fork_closed_fd.h"
 #include "stillmap/vmm/internal/undying.h"
+#include "stillmap/vmm/linked_list.h"
 
 namespace stillmap::image {
 namespace {
@@ -31,6 +36,64 @@ auto again(const Call &call) {
   }
 }
 
+// What open_at() has opened for writing.
+// Threads: safe.
+class open_files {
+ public:
+  struct file {
+    int number = -1;
+    fork_closed_fd fd;
+    list_links<file> links;
+  };
+
+  static open_files &all() noexcept {
+    static undying<open_files> files;  // destructors of statics close files
+    return *files;
+  }
+  open_files() noexcept {
+    (void)fork_closed_fd::adopt(-1);  // its fork handlers come first, so that they run inside these
+    pthread_atfork([] { all().mutex_.lock(); }, [] { all().mutex_.unlock(); },
+                   [] { all().mutex_.unlock(); });
+  }
+
+  // A number that a forked child's copy had before the fork stays that one's. Returns the negative
+  // errno where no other can be had.
+  int with_own_number(int fd) noexcept {
+    const std::lock_guard lock(mutex_);
+    while (fd >= 0 && find(fd) != nullptr) {
+      const int other = or_errno(::fcntl(fd, F_DUPFD_CLOEXEC, fd + 1));
+      ::close(fd);
+      fd = other;
+    }
+    return fd;
+  }
+  void add(std::unique_ptr<file> one, int fd) noexcept {
+    one->fd = fork_closed_fd::adopt(fd);
+    one->number = fd;
+    const std::lock_guard lock(mutex_);
+    files_.push_back(*one.release());
+  }
+  // The descriptor, which the caller closes; -1: the process that opened it forked this one.
+  int take(int number) noexcept {
+    const std::lock_guard lock(mutex_);
+    const std::unique_ptr<file> found(find(number));
+    if (!found) return number;  // for reading
+    files_.remove(*found);
+    return found->fd.release();
+  }
+
+ private:
+  file *find(int number) noexcept {
+    for (file *f = files_.front(); f != nullptr; f = files_.after(*f)) {
+      if (f->number == number) return f;
+    }
+    return nullptr;
+  }
+
+  std::mutex mutex_;
+  linked_list<file, &file::links> files_;
+};
+
 }  // namespace
 
 file_calls::~file_calls() = default;
@@ -41,10 +104,16 @@ file_calls &file_calls::system() {
 }
 
 int file_calls::open_at(int directory, const char *name, int flags, unsigned mode) {
-  return again([&] { return ::openat(directory, name, flags, mode); });
+  std::unique_ptr<open_files::file> written;  // made before the file is
+  if ((flags & O_ACCMODE) != O_RDONLY) written = std::make_unique<open_files::file>();
+  int fd = again([&] { return ::openat(directory, name, flags, mode); });
+  fd = open_files::all().with_own_number(fd);
+  if (fd >= 0 && written) open_files::all().add(std::move(written), fd);
+  return fd;
 }
-int file_calls::close(int fd) {
-  return or_errno(::close(fd));
+int file_calls::close(int number) {
+  const int fd = open_files::all().take(number);
+  return fd < 0 ? 0 : or_errno(::close(fd));
 }
 long file_calls::write_at(int fd, const void *from, std::size_t bytes, std::uint64_t offset) {
   if (!is_within_file_size_limit(offset + bytes)) return -EFBIG;
@@ -81,6 +150,12 @@ int file_calls::status(int fd, struct stat *to) {
 }
 int file_calls::status_at(int directory, const char *name, struct stat *to) {
   return or_errno(::fstatat(directory, name, to, AT_SYMLINK_NOFOLLOW));
+}
+bool file_calls::leads_to(int directory, const char *name, int fd) {
+  struct stat named {
+  }, opened{};
+  return status_at(directory, name, &named) >= 0 && status(fd, &opened) >= 0 &&
+         named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
 }
 int file_calls::rename_at(int directory, const char *from, const char *to, unsigned flags) {
   return or_errno(::renameat2(directory, from, directory, to, flags));

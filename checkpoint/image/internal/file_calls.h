@@ -18,6 +18,9 @@ class file_calls {
   // The real system calls. Never destroyed.
   static file_calls &system();
 
+  // A forked child does not have what this opens for writing: an image that is being written stays
+  // locked, and keeps its room, until the last copy of its descriptor is closed. Only close() may close
+  // it; in such a child that does nothing. Throws std::bad_alloc.
   virtual int open_at(int directory, const char *name, int flags, unsigned mode);
   virtual int close(int fd);
   virtual long write_at(int fd, const void *from, std::size_t bytes, std::uint64_t offset);
@@ -31,6 +34,8 @@ class file_calls {
   virtual int lock(int fd);  // flock: exclusive, non-blocking
   virtual int status(int fd, struct stat *to);
   virtual int status_at(int directory, const char *name, struct stat *to);  // does not follow links
+  // Whether the name leads to this file: whoever locks a file may lock one that was removed before.
+  bool leads_to(int directory, const char *name, int fd);
   virtual int rename_at(int directory, const char *from, const char *to, unsigned flags);
   virtual int link_at(int directory, const char *from, const char *to);
   virtual int unlink_at(int directory, const char *name);

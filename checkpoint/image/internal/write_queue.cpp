@@ -8,6 +8,7 @@
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/vmm/internal/file_size_limit.h"
+#include "stillmap/vmm/internal/fork_closed_fd.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::image {
@@ -15,7 +16,9 @@ namespace stillmap::image {
 struct write_queue::ring {
   io_uring r{};
   bool open = false;
+  fork_closed_fd fd;  // r's
   ~ring() {
+    r.ring_fd = r.enter_ring_fd = fd.release();  // -1 in a forked child, whose number another file may have
     if (open) io_uring_queue_exit(&r);
   }
 };
@@ -28,6 +31,7 @@ write_queue::write_queue(image_file &file, unsigned depth)
   auto made = std::make_unique<ring>();
   if (io_uring_queue_init(depth, &made->r, 0) != 0) return;
   made->open = true;
+  made->fd = fork_closed_fd::adopt(made->r.ring_fd);
   ring_ = std::move(made);
 }
 

@@ -69,7 +69,7 @@ void check_on_disk(const disk_scenario &s) {
     shown += each_change(s, [&](simulated_disk &d) { d.ignore_sync_at(n); }).wrong > 0;
   }
   if (stride == 1) {
-    EXPECT_EQ(shown, syncs - s.redundant_syncs) << "of " << syncs;
+    EXPECT_GE(shown, syncs - s.redundant_syncs) << "of " << syncs;
   }
   std::printf(
       "note: %s on a disk that loses what was not synced: %zu crashes, %zu more after a sync "

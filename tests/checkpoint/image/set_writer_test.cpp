@@ -1,4 +1,6 @@
 // Sets are written and replaced atomically, whichever system call fails.
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +13,7 @@
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/set_writer.h"
+#include "stillmap/vmm/physical_memory.h"
 #include "tests/checkpoint/image/refusing_calls.h"
 #include "tests/checkpoint/image/sample.h"
 
@@ -81,7 +84,7 @@ TEST_F(set_writers, a_forked_child_removes_nothing) {
   int how = -1;
   ASSERT_EQ(::waitpid(child, &how, 0), child);
   EXPECT_EQ(how, 0);
-  EXPECT_EQ(files(), 1u);
+  EXPECT_EQ(files(), 2u) << "the image and the lock";
   EXPECT_TRUE(w->commit({{one->image, one->file_bytes, one->root}}));
   expect_set({before_.data(), 1});
 }
@@ -112,22 +115,78 @@ TEST_F(set_writers, one_writer_at_a_time) {
   EXPECT_TRUE(save(after_, {.replace = true}));
 }
 
-// Network file systems may not lock directories: NFS answers EBADF.
+// Regression: whoever could read the folder kept every writer out by locking it.
+TEST_F(set_writers, a_lock_of_the_folder_itself_keeps_nobody_out) {
+  ASSERT_TRUE(save(before_));
+  const owned_fd reader(::open(set_folder().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(::flock(reader.get(), LOCK_EX | LOCK_NB), 0);
+  EXPECT_TRUE(save(after_, {.replace = true}));
+  expect_set(after_);
+}
+
+// Regression: a child that was forked meanwhile kept what was being written locked after its parent
+// had died, and the room of it.
+TEST_F(set_writers, a_forked_child_has_no_descriptor_of_what_is_written) {
+  class forking final : public file_calls {
+   public:
+    explicit forking(std::string folder) : folder_(std::move(folder)) {}
+    std::vector<int> ended;
+    int sync_data(int fd) override {
+      fork_and_look();
+      return file_calls::sync_data(fd);
+    }
+
+   private:
+    void fork_and_look() {
+      std::size_t here = 0;
+      for (const auto &fd : std::filesystem::directory_iterator("/proc/self/fd")) {
+        here += is_ours(fd);
+      }
+      EXPECT_NE(here, 0u);
+      const pid_t child = ::fork();
+      if (child == 0) {
+        int found = 0;
+        for (const auto &fd : std::filesystem::directory_iterator("/proc/self/fd")) {
+          found += is_ours(fd) ? 1 : 0;
+        }
+        ::_exit(found);
+      }
+      int how = -1;
+      EXPECT_EQ(::waitpid(child, &how, 0), child);
+      ended.push_back(how);
+    }
+    bool is_ours(const std::filesystem::path &fd) const {
+      std::error_code none;
+      const std::string to = std::filesystem::read_symlink(fd, none);
+      const bool is_file = to.starts_with(folder_) && std::filesystem::is_regular_file(to);
+      return is_file || to.find("io_uring") != std::string::npos;
+    }
+    const std::string folder_;
+  } calls(path("a").substr(0, path("a").rfind('/')));
+  ASSERT_TRUE(save(after_, {.calls = &calls}));
+  EXPECT_GE(calls.ended.size(), 2u);
+  for (const int how : calls.ended) EXPECT_EQ(how, 0);
+}
+
+// Network file systems may not lock files: NFS answers EBADF.
 TEST_F(set_writers, a_folder_without_locks_is_used_but_no_other_failure_passes) {
   class unlockable final : public file_calls {
    public:
     int with = 0;
     int lock(int fd) override {
-      struct stat st = {};
-      return status(fd, &st) == 0 && S_ISDIR(st.st_mode) ? -with : file_calls::lock(fd);
+      // The first is the folder's.
+      return ++locks == 1 ? -with : file_calls::lock(fd);
     }
+    int locks = 0;
   } calls;
   for (const int with : {EOPNOTSUPP, ENOLCK, EINVAL, EBADF}) {
     calls.with = with;
+    calls.locks = 0;
     EXPECT_TRUE(save(before_, {.replace = true, .calls = &calls})) << with;
     expect_set(before_);
   }
   calls.with = EIO;
+  calls.locks = 0;
   const auto w = save(after_, {.replace = true, .calls = &calls});
   ASSERT_FALSE(w);
   EXPECT_EQ(w.error().code, std::errc::io_error) << w.error().message();

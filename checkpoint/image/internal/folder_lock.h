@@ -1,0 +1,35 @@
+// The lock of a folder whose set is being written or removed: a file in it. The folder itself could be
+// kept locked by whoever can read it.
+#pragma once
+
+#include <memory>
+
+#include "stillmap/checkpoint/image/internal/file_calls.h"
+#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/internal/creating_process.h"
+
+namespace stillmap::image {
+
+class folder_lock {
+ public:
+  // `directory`: stays open as long as the lock.
+  // Errors: busy (another writer has it), errors of system calls.
+  static result<std::unique_ptr<folder_lock>> take(file_calls &calls, int directory, const char *op);
+  folder_lock(const folder_lock &) = delete;
+  // Removes the file; not in a forked child.
+  ~folder_lock();
+
+  // Network file systems may not lock files: then other writers may be alive.
+  bool excludes_others() const { return locked_; }
+
+ private:
+  folder_lock(file_calls &calls, int directory) : calls_(calls), directory_(directory) {}
+
+  file_calls &calls_;
+  const int directory_;
+  int fd_ = -1;
+  bool locked_ = false, remove_ = false;
+  const creating_process process_;
+};
+
+}  // namespace stillmap::image
