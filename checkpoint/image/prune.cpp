@@ -163,8 +163,8 @@ class folder_pruner {
     return removed;
   }
   result<bool> remove_set_in(int directory, const retained_unit &u) {
-    STILLMAP_ASSIGN_OR_RETURN(
-        const auto lock, in_file(folder_lock::take(calls_, directory, prune_op), u.what.name));
+    STILLMAP_ASSIGN_OR_RETURN(const auto lock,
+                              in_file(folder_lock::take(calls_, directory, prune_op), u.what.name));
     const auto now = read_set(directory, calls_);
     if (!u.images.empty() && now && now->set != u.images.front()->superblock.set) return false;
     for (const folder_image *i : u.images) {

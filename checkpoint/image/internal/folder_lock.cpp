@@ -28,7 +28,8 @@ result<std::unique_ptr<folder_lock>> folder_lock::take(file_calls &calls, int di
     std::unique_ptr<folder_lock> lock(new folder_lock(calls, directory));
     lock->fd_ = calls.open_at(directory, lock_name, flags, 0600);
     if (lock->fd_ < 0) {
-      return make_system_error(-lock->fd_, op, "cannot open the lock file of the folder", lock_name);
+      return make_system_error(-lock->fd_, op, "cannot open the lock file of the folder",
+                               lock_name);
     }
     const int r = calls.lock(lock->fd_);
     if (r == -EWOULDBLOCK) break;

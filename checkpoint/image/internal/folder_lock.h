@@ -14,7 +14,8 @@ class folder_lock {
  public:
   // `directory`: stays open as long as the lock.
   // Errors: busy (another writer has it), errors of system calls.
-  static result<std::unique_ptr<folder_lock>> take(file_calls &calls, int directory, const char *op);
+  static result<std::unique_ptr<folder_lock>> take(file_calls &calls, int directory,
+                                                   const char *op);
   folder_lock(const folder_lock &) = delete;
   // Removes the file; not in a forked child.
   ~folder_lock();

@@ -18,7 +18,8 @@ struct write_queue::ring {
   bool open = false;
   fork_closed_fd fd;  // r's
   ~ring() {
-    r.ring_fd = r.enter_ring_fd = fd.release();  // -1 in a forked child, whose number another file may have
+    r.ring_fd = r.enter_ring_fd =
+        fd.release();  // -1 in a forked child, whose number another file may have
     if (open) io_uring_queue_exit(&r);
   }
 };
