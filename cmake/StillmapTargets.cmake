@@ -3,7 +3,8 @@
 # What every target has in common.
 function(stillmap_target target)
   target_compile_features(${target} PUBLIC cxx_std_20)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow
+    $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)  # vmm/base/mutex.h
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
 endfunction()
 
