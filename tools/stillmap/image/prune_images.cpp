@@ -58,9 +58,13 @@ outcome<exit_status> run_prune(const prune_command_options &o) {
   for (const image::unreadable_name &u : done.unreadable) {
     fmt::print("left      {}: {}\n", printable(u.name), printable(u.why.message()));
   }
-  fmt::print("stillmap: ok: {} {}, {} {}; {} kept, {} because a kept one builds on it\n",
-             done.removed.size(), o.dry_run ? "would be removed" : "removed", format_bytes(bytes),
-             o.dry_run ? "would be freed" : "freed", done.kept.size(), done.needed.size());
+  const std::string needed =
+      done.needed.empty()
+          ? ""
+          : fmt::format(", {} more because a kept one builds on it", done.needed.size());
+  fmt::print("stillmap: ok: {} {}, {} {}; {} kept{}\n", done.removed.size(),
+             o.dry_run ? "would be removed" : "removed", format_bytes(bytes),
+             o.dry_run ? "would be freed" : "freed", done.kept.size(), needed);
   return exit_ok;
 }
 
