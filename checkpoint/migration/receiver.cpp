@@ -154,7 +154,8 @@ class receiver::core {
       return {};
     });
     if (!s) refuse(*c.with, s.error());
-    c.with->end(options_.timeout);  // what was sent last, a TLS alert too, may be a refusal
+    // What was sent last, a TLS alert too, may be a refusal.
+    c.with->close_gracefully(options_.timeout);
   }
 
   void serve_request(channel &with) {

@@ -151,7 +151,7 @@ class tls_channel final : public channel {
     return transfer(&SSL_read_ex, into, timeout);
   }
 
-  void end(std::chrono::milliseconds timeout) noexcept override {
+  void close_gracefully(std::chrono::milliseconds timeout) noexcept override {
     const auto until = clock::now() + timeout;
     ::shutdown(socket_.get(), SHUT_WR);
     std::array<std::byte, 4096> discarded;

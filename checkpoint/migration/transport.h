@@ -44,9 +44,9 @@ class channel {
   // Announces that nothing more is sent, and discards what arrives until the peer closes or `timeout`
   // has passed. Only destruction may follow. TCP resets a connection that is closed with data unread,
   // and the peer may then lose what was sent last, such as a refusal.
-  virtual void end(std::chrono::milliseconds /*timeout*/) noexcept {}
+  virtual void close_gracefully(std::chrono::milliseconds /*timeout*/) noexcept {}
 
-  // Fails every current and future call, and ends a current end().
+  // Fails every current and future call, and ends a current close_gracefully().
   // Threads: any.
   virtual void shutdown() noexcept = 0;
 };

@@ -95,7 +95,7 @@ TEST(migration_tls, who_is_refused_learns_why) {
     auto there = std::move(*at->accept(timeout));
     EXPECT_FALSE(there->handshake(timeout));
     refused.set_value();
-    there->end(timeout);
+    there->close_gracefully(timeout);
   });
   ASSERT_TRUE(here->handshake(timeout));
   refused.get_future().wait();
