@@ -1,16 +1,7 @@
 // Names that a task or an image chose: what they may do to a terminal and to a JSON document.
 #include <iconv.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <optional>
-
-#include "stillmap/checkpoint/control/server.h"
-#include "stillmap/vmm/reservation.h"
-#include "tests/checkpoint/control/memory.h"
-#include "tests/support/buffer_test.h"
-#include "tests/tool/command_test.h"
+#include "tests/tool/task_test.h"
 
 namespace stillmap::testing {
 namespace {
@@ -26,14 +17,20 @@ bool is_utf8(std::string text) {
   return whole && left == 0;
 }
 
-class foreign_text : public command_test {
+class foreign_text : public task_test {
  protected:
   void SetUp() override {
-    command_test::SetUp();
+    task_test::SetUp();
     if (IsSkipped()) return;
-    device_.emplace(open_device());
-    if (!device_->capabilities().vmm) GTEST_SKIP() << "this device has no pages to save";
-    memory_.emplace(control::testing::weights_and_cache(*device_));
+    where_ += ".control";
+    control::server_options options;
+    options.task.quiesce = [this](auto, auto) -> status {
+      if (stops_) return {};
+      return tl::unexpected(make_error(errc::busy, "my_task", "it does not stop")
+                                .value()
+                                .about("right\xe2\x80\xaeto left"));
+    };
+    start_task(std::move(options));
     for (const char *tag : {
              "invalid\xff\xc0\x80\xed\xa0\x80 in UTF-8\xe2\x82",
              "right\xe2\x80\xaeto left",    // U+202E
@@ -43,32 +40,10 @@ class foreign_text : public command_test {
              "line\xe2\x80\xa8 separator",  // U+2028
              "gr\xc3\xbc\xc3\x9f \xe4\xb8\xad \xf0\x9f\x9a\x80",
          }) {
-      reservation_options options;
-      options.tag = tag;
-      auto made = reservation::create(*device_, device_->capabilities().page_bytes, options);
-      ASSERT_TRUE(made) << made.error().message();
-      addresses_.push_back(std::move(*made));
+      add_addresses(tag);
     }
-    where_ = control::testing::new_place() + ".control";
-    control::server_options how;
-    how.task.quiesce = [this](auto, auto) -> status {
-      if (stops_) return {};
-      return tl::unexpected(make_error(errc::busy, "my_task", "it does not stop")
-                                .value()
-                                .about("right\xe2\x80\xaeto left"));
-    };
-    auto made = control::server::create(*device_, where_, std::move(how));
-    ASSERT_TRUE(made) << made.error().message();
-    server_.emplace(std::move(*made));
   }
-  void TearDown() override {
-    server_.reset();
-    addresses_.clear();
-    memory_.reset();
-    device_.reset();
-    command_test::TearDown();
-  }
-  std::string image() const { return "'" + (folder_ / "a.smi").string() + "'"; }
+  std::string image() const { return "'" + file("a.smi") + "'"; }
   static void expect_harmless(const std::string &text, const std::string &line) {
     EXPECT_TRUE(is_utf8(text)) << line;
     for (const char *const bad :
@@ -77,11 +52,6 @@ class foreign_text : public command_test {
     }
   }
 
-  std::optional<device> device_;
-  std::optional<checkpoint::restored_memory> memory_;
-  std::vector<reservation> addresses_;
-  std::string where_;
-  std::optional<control::server> server_;
   bool stops_ = true;
 };
 
@@ -120,16 +90,8 @@ TEST_F(foreign_text, what_is_printed_is_utf8_and_controls_no_terminal) {
 // Regression: root was told that this user may not control the process.
 TEST_F(foreign_text, a_receiver_that_waits_says_so) {
   const std::string at = control::testing::new_place();
-  const std::string line = "exec '" + program() + "' task handoff receive '" + at + "' >'" +
-                           (folder_ / "out").string() + "' 2>&1 </dev/null";
-  const pid_t receiver = ::fork();
-  if (receiver == 0) {
-    ::execl("/bin/sh", "sh", "-c", line.c_str(), static_cast<char *>(nullptr));
-    ::_exit(127);
-  }
+  start_process("receiver", "task handoff receive '" + at + "'");
   const ran asked = run("task status --timeout 60 '" + at + ".control'");
-  ::kill(receiver, SIGKILL);
-  ::waitpid(receiver, nullptr, 0);
   EXPECT_EQ(asked.status, 4) << asked.err;
   EXPECT_NE(asked.err.find("has not arrived"), std::string::npos) << asked.err;
   EXPECT_EQ(asked.err.find("may not"), std::string::npos) << asked.err;

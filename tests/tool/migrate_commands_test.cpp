@@ -1,131 +1,36 @@
 // stillmap task migrate: a task of one process, sent to others, with the command at either end.
 #include <signal.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
 #include <future>
-#include <map>
 #include <optional>
 #include <thread>
 
-#include "stillmap/checkpoint/control/server.h"
-#include "stillmap/checkpoint/migration/credentials.h"
 #include "stillmap/checkpoint/migration/record.h"
-#include "tests/checkpoint/control/memory.h"
-#include "tests/support/buffer_test.h"
 #include "tests/support/unique_name.h"
-#include "tests/tool/command_test.h"
+#include "tests/tool/task_test.h"
 
 namespace stillmap::testing {
 namespace {
 
 using control::testing::is_whole;
-using control::testing::new_place;
-using control::testing::weights_and_cache;
 using migration::ownership;
 
 const std::string task = "00112233445566778899aabbccddeeff";
 
-class migrate_commands : public command_test {
+class migrate_commands : public task_test {
  protected:
   void SetUp() override {
-    command_test::SetUp();
-    if (IsSkipped()) return;
-    device_.emplace(open_device());
-    if (!device_->capabilities().vmm) GTEST_SKIP() << "this device has no pages to send";
-    for (const char *who : {"here", "there"}) {
-      ASSERT_EQ(
-          run(std::string("task migrate credentials '") + file(who) + "' --name " + who).status, 0);
-      std::filesystem::create_directory(file(std::string("records-") + who));
-    }
-  }
-  void TearDown() override {
-    for (const auto &[name, pid] : receivers_) {
-      ::kill(pid, SIGKILL);
-      ::waitpid(pid, nullptr, 0);
-    }
-    server_.reset();
-    memory_.reset();
-    device_.reset();
-    command_test::TearDown();
+    task_test::SetUp();
+    if (!IsSkipped()) make_credentials();
   }
 
-  void start_task(control::server_options how = {}) {
-    memory_.emplace(weights_and_cache(*device_));
-    where_ = new_place();
-    how.task.resume = [this](auto) { ++went_on_; };
-    how.task.released = [this](auto) { ++given_away_; };
-    auto made = control::server::create(*device_, where_, std::move(how));
-    ASSERT_TRUE(made) << made.error().message();
-    server_.emplace(std::move(*made));
-  }
-  const device &dev() const { return *device_; }
-  std::string file(const std::string &name) const { return (folder_ / name).string(); }
-  std::string fingerprint(const char *who) const {
-    const auto c = migration::load_credentials(file(who) + "/certificate.pem", "");
-    return *migration::fingerprint_of(*c);
-  }
-  // Who we are, and that we believe the other.
-  std::string as(const char *who, const char *other) const {
-    return " --credentials '" + file(who) + "' --peer-fingerprint " + fingerprint(other) + ' ';
-  }
-  std::string records(const char *who) const { return "'" + file("records-") + who + "'"; }
   std::string send(const std::string &more) const {
     return "task migrate send " + where_ + " --all --to " + place_of("there") +
            as("here", "there") + "--records " + records("here") + " --task " + task + ' ' + more;
-  }
-  void expect(const ran &r, int status, std::initializer_list<std::string> says) const {
-    EXPECT_EQ(r.status, status) << r.out << r.err;
-    const std::string &text = status == 0 ? r.out : r.err;
-    for (const std::string &s : says) {
-      EXPECT_NE(text.find(s), std::string::npos) << "'" << s << "' in:\n" << text;
-    }
-  }
-
-  // Not the default, which has the PID in it: processes of other PID namespaces may have the same one.
-  std::string control_of(const std::string &name) const { return controls_ + '-' + name; }
-  // stillmap task migrate receive, as a process of its own: what it prints is in `name`.out and .err.
-  void start_receiver(const std::string &name, const std::string &arguments) {
-    const std::string line =
-        "exec '" + program() + "' task migrate receive 127.0.0.1:0 --control '" + control_of(name) +
-        "' " + arguments + " >'" + file(name) + ".out' 2>'" + file(name) + ".err' </dev/null";
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      ::execl("/bin/sh", "sh", "-c", line.c_str(), static_cast<char *>(nullptr));
-      ::_exit(127);
-    }
-    receivers_[name] = pid;
-  }
-  // What is there, once `says` is in it.
-  std::string once(const std::string &name, const std::string &says) const {
-    for (int i = 0; i < 3000; ++i) {
-      std::string text = content(file(name));
-      if (text.find(says) != std::string::npos) return text;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    ADD_FAILURE() << "no '" << says << "' in " << name << ":\n"
-                  << content(file(name)) << content(file(name.substr(0, name.rfind('.')) + ".err"));
-    return "";
-  }
-  std::string place_of(const std::string &name) const {
-    const std::string text = once(name + ".err", "; our certificate: "), before = "waiting at ";
-    const std::size_t at = text.find(before) + before.size();
-    return text.substr(at, text.find(';', at) - at);
-  }
-  int ended(const std::string &name) {
-    int how = 0;
-    const pid_t pid = receivers_.at(name);
-    for (int i = 0; ::waitpid(pid, &how, WNOHANG) == 0; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      if (i != 3000) continue;
-      ADD_FAILURE() << name << " does not end:\n" << content(file(name + ".err"));
-      ::kill(pid, SIGKILL);
-    }
-    receivers_.erase(name);
-    return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
   }
   // As the one process leaves it that sends the task to "there", and the one that receives it.
   void write_record(const char *who, ownership state, std::uint64_t epoch, const std::string &peer,
@@ -145,14 +50,6 @@ class migrate_commands : public command_test {
     ASSERT_TRUE(file_of);
     ASSERT_TRUE(file_of->write(r));
   }
-
-  std::optional<device> device_;
-  std::optional<checkpoint::restored_memory> memory_;
-  std::string where_;
-  std::optional<control::server> server_;
-  std::atomic<int> went_on_{0}, given_away_{0};
-  std::map<std::string, pid_t> receivers_;
-  const std::string controls_ = new_place();
 };
 
 TEST_F(migrate_commands, a_task_goes_to_another_process_and_on_to_a_third) {
@@ -162,7 +59,7 @@ TEST_F(migrate_commands, a_task_goes_to_another_process_and_on_to_a_third) {
   const int went_on = went_on_;
   expect(run("task migrate status " + records("here")), 0, {"no records"});
   expect(run("task migrate status " + where_), 0, {"no migration is running"});
-  start_receiver("there", as("there", "here") + "--records " + records("there"));
+  start_destination("there", as("there", "here") + "--records " + records("there"));
   const ran sent = run(send(""));
   expect(sent, 0, {"task " + task + ", epoch 2: ", "stillmap: ok: now owned by there (127.0.0.1:"});
   for (const char *says :
@@ -191,7 +88,7 @@ TEST_F(migrate_commands, a_task_goes_to_another_process_and_on_to_a_third) {
 
   // On: the holder knows its records and its task by itself, and with nothing left it ends.
   std::filesystem::create_directory(file("records-third"));
-  start_receiver("third", as("here", "there") + "--json --records " + records("third"));
+  start_destination("third", as("here", "there") + "--json --records " + records("third"));
   expect(run("task migrate send '" + holder + "' --all --json --to " + place_of("third") +
              as("there", "here")),
          0, {"\"owner\": \"destination\"", "\"task\": \"" + task, "\"epoch\": 3"});
@@ -200,10 +97,10 @@ TEST_F(migrate_commands, a_task_goes_to_another_process_and_on_to_a_third) {
   expect(run("task snapshot '" + control_of("third") + "' --all -o '" + last + "'"), 0, {});
   EXPECT_EQ(run("image diff '" + before + "' '" + last + "'").status, 0)
       << "other bytes or addresses";
-  ::kill(receivers_.at("third"), SIGTERM);
+  ::kill(processes_.at("third"), SIGTERM);
   EXPECT_NE(once("third.err", "ask again").find(" (cache, weights) is here only"),
             std::string::npos);
-  ::kill(receivers_.at("third"), SIGTERM);
+  ::kill(processes_.at("third"), SIGTERM);
   EXPECT_EQ(ended("third"), 1);
   once("third.err", ": lost ");
   expect(run("task migrate status " + records("third")), 0, {"running, epoch 3\n", "has ended"});
@@ -218,7 +115,7 @@ TEST_F(migrate_commands, one_that_is_given_up_leaves_the_task_as_it_was) {
     return status();
   };
   start_task(std::move(how));
-  start_receiver("there", as("there", "here") + "--records " + records("there"));
+  start_destination("there", as("there", "here") + "--records " + records("there"));
   const std::string line = send("") + " >'" + file("send.out") + "' 2>'" + file("send.err") + "'";
   auto sending = std::async(std::launch::async,
                             [&] { return std::system(("'" + program() + "' " + line).c_str()); });
@@ -240,13 +137,13 @@ TEST_F(migrate_commands, one_that_is_given_up_leaves_the_task_as_it_was) {
   expect(run("task migrate abort " + where_), 2, {where_});
   expect(run("task migrate resolve " + where_), 2, {where_});
   once("there.err", "receive: the task did not arrive: ");
-  ::kill(receivers_.at("there"), SIGTERM);
+  ::kill(processes_.at("there"), SIGTERM);
   EXPECT_EQ(ended("there"), 1);
 }
 
 TEST_F(migrate_commands, who_is_not_believed_gets_nothing) {
   start_task();
-  start_receiver("there", as("there", "here") + "--records " + records("there"));
+  start_destination("there", as("there", "here") + "--records " + records("there"));
   const std::string to = "task migrate send " + where_ + " --all --to " + place_of("there") +
                          " --records " + records("here");
   expect(run(to + as("here", "here")), 5,
@@ -265,7 +162,7 @@ TEST_F(migrate_commands, who_is_not_believed_gets_nothing) {
 
 // What a process leaves behind that dies between its intent and the answer.
 TEST_F(migrate_commands, records_are_read_and_settled_without_their_process) {
-  start_receiver("there", as("there", "here") + "--records " + records("there"));
+  start_destination("there", as("there", "here") + "--records " + records("there"));
   const std::string place = place_of("there");
   const std::string resolve =
       "task migrate resolve " + records("here") + " --task " + task + as("here", "there");

@@ -2,112 +2,38 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
+#include <filesystem>
 #include <fstream>
-#include <optional>
-#include <thread>
 
-#include "stillmap/checkpoint/control/client.h"
-#include "stillmap/checkpoint/control/server.h"
+#include "stillmap/checkpoint/handoff/connection.h"
 #include "stillmap/checkpoint/handoff/internal/wire.h"
-#include "tests/checkpoint/control/memory.h"
+#include "stillmap/checkpoint/handoff/listener.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/unique_name.h"
-#include "tests/tool/command_test.h"
+#include "tests/tool/task_test.h"
 
 namespace stillmap::testing {
 namespace {
 
 using control::testing::is_whole;
 using control::testing::new_place;
-using control::testing::weights_and_cache;
 
-class task_commands : public command_test {
+class task_commands : public task_test {
  protected:
   void SetUp() override {
-    command_test::SetUp();
-    if (IsSkipped()) return;
-    device_.emplace(open_device());
-    if (!device_->capabilities().vmm) GTEST_SKIP() << "this device has no pages to take away";
-    memory_.emplace(weights_and_cache(*device_));
-    where_ = new_place();
-    control::server_options how;
-    how.task.resume = [this](auto) { ++went_on_; };
-    auto made = control::server::create(*device_, where_, how);
-    ASSERT_TRUE(made) << made.error().message();
-    server_.emplace(std::move(*made));
+    task_test::SetUp();
+    if (!IsSkipped()) start_task();
   }
-  void TearDown() override {
-    if (receiver_ > 0) {
-      ::kill(receiver_, SIGKILL);
-      ::waitpid(receiver_, nullptr, 0);
-    }
-    server_.reset();
-    memory_.reset();
-    device_.reset();
-    command_test::TearDown();
+  // stillmap task handoff receive, as a process.
+  void start_receiver(const std::string &where, const std::string &more = "",
+                      const std::string &name = "receiver") {
+    start_process(name, "task handoff receive '" + where + "' " + more);
   }
-
-  const device &dev() const { return *device_; }
-  std::size_t page() const { return dev().capabilities().page_bytes; }
-  std::string file(const char *name) const { return (folder_ / name).string(); }
-  void expect(const ran &r, int status, std::initializer_list<std::string> says) const {
-    EXPECT_EQ(r.status, status) << r.out << r.err;
-    const std::string &text = status == 0 ? r.out : r.err;
-    for (const std::string &s : says) {
-      EXPECT_NE(text.find(s), std::string::npos) << "'" << s << "' in:\n" << text;
-    }
-  }
-
-  // stillmap task handoff receive, as a process of its own whose output is in `taken`.
-  void start_receiver(const std::string &where, const std::string &more = "") {
-    const std::string command = program(), out = file("taken");
-    receiver_ = ::fork();
-    if (receiver_ != 0) return;
-    ::execl("/bin/sh", "sh", "-c",
-            ("exec '" + command + "' task handoff receive '" + where + "' " + more + " >'" + out +
-             "' 2>'" + out + ".err' </dev/null")
-                .c_str(),
-            static_cast<char *>(nullptr));
-    ::_exit(127);
-  }
-  // What is in a file, once `says` is.
-  std::string once(const char *name, const std::string &says) const {
-    for (int i = 0; i < 3000; ++i) {
-      std::string text = content(file(name));
-      if (text.find(says) != std::string::npos) return text;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    ADD_FAILURE() << "no '" << says << "' in " << name << ":\n" << content(file(name));
-    return "";
-  }
-  int ended() {
-    int how = 0;
-    ::waitpid(receiver_, &how, 0);
-    receiver_ = -1;
-    return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
-  }
-  // What it printed, once it has.
-  std::string taken() const {
-    for (;;) {
-      const std::string text = content(file("taken"));
-      if (text.find("stillmap: ok") != std::string::npos) return text;
-      const std::string trouble = content(file("taken.err"));
-      if (!trouble.empty()) return trouble;
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-  }
-
-  std::optional<device> device_;
-  std::optional<checkpoint::restored_memory> memory_;
-  std::string where_;
-  std::optional<control::server> server_;
-  std::atomic<int> went_on_{0};
-  pid_t receiver_ = -1;
+  // What the receiver printed, once memory has arrived.
+  std::string taken() const { return once("receiver.out", "stillmap: ok"); }
 };
 
 TEST_F(task_commands, a_task_sleeps_and_wakes) {
@@ -181,15 +107,9 @@ TEST_F(task_commands, memory_goes_from_an_image_to_a_holder_and_on) {
   if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
   const std::string image = file("a.smi"), again = file("b.smi");
   // Of pages that nobody could export.
-  server_.reset();
-  memory_.reset();
-  memory_.emplace(weights_and_cache(dev(), false));
-  auto made = control::server::create(dev(), where_);
-  ASSERT_TRUE(made);
-  server_.emplace(std::move(*made));
+  start_task({}, false);
   expect(run("task snapshot " + where_ + " --all -o '" + image + "'"), 0, {});
-  server_.reset();
-  memory_.reset();
+  stop_task();
 
   const std::string holder = new_place();
   start_receiver(holder);
@@ -204,13 +124,10 @@ TEST_F(task_commands, memory_goes_from_an_image_to_a_holder_and_on) {
   EXPECT_EQ(run("image diff '" + image + "' '" + again + "'").status, 0);
   // On to a second one; with nothing left the first one ends.
   const std::string next = new_place();
-  const pid_t first = receiver_;
-  start_receiver(next, "--control " + next + "-2");
-  const pid_t second = std::exchange(receiver_, first);
+  start_receiver(next, "--control " + next + "-2", "next");
   expect(run("task handoff send " + ask + " --all --to " + next), 0,
-         {"in 2 blocks (6 pages), now owned by process " + std::to_string(second)});
-  EXPECT_EQ(ended(), 0);
-  receiver_ = second;
+         {"in 2 blocks (6 pages), now owned by process " + std::to_string(processes_.at("next"))});
+  EXPECT_EQ(ended("receiver"), 0);
   expect(run("task status --timeout 30 " + next + "-2"), 0, {"weights", "live"});
   std::filesystem::remove(again);
   expect(run("task snapshot " + next + "-2 --all -o '" + again + "'"), 0, {});
@@ -225,22 +142,17 @@ TEST_F(task_commands, one_that_holds_the_only_copy_asks_before_it_loses_it) {
     start_receiver(receiver);
     expect(run("task handoff send " + where_ + " --tag weights --to " + receiver), 0, {});
     taken();
-    ::kill(receiver_, signal);
-    const std::string warned = once("taken.err", "ask again");
+    ::kill(processes_.at("receiver"), signal);
+    const std::string warned = once("receiver.err", "ask again");
     for (const std::string &says :
          {std::string("(weights) is here only"), "task snapshot " + ask + " --all"}) {
       EXPECT_NE(warned.find(says), std::string::npos) << warned;
     }
     expect(run("task status " + ask), 0, {"weights", "live"});
-    ::kill(receiver_, signal);
-    EXPECT_EQ(ended(), 1);
-    once("taken.err", ": lost ");
-    server_.reset();
-    memory_.reset();
-    memory_.emplace(weights_and_cache(dev()));
-    auto made = control::server::create(dev(), where_);
-    ASSERT_TRUE(made) << made.error().message();
-    server_.emplace(std::move(*made));
+    ::kill(processes_.at("receiver"), signal);
+    EXPECT_EQ(ended("receiver"), 1);
+    once("receiver.err", ": lost ");
+    start_task();
   }
 }
 
@@ -256,9 +168,9 @@ TEST_F(task_commands, one_that_holds_the_only_copy_saves_it) {
   start_receiver(receiver, save);
   expect(run("task handoff send " + where_ + " --tag weights --to " + receiver), 0, {});
   taken();
-  ::kill(receiver_, SIGTERM);
-  EXPECT_EQ(ended(), 0);
-  once("taken.err", "saved.smi: saved ");
+  ::kill(processes_.at("receiver"), SIGTERM);
+  EXPECT_EQ(ended("receiver"), 0);
+  once("receiver.err", "saved.smi: saved ");
   EXPECT_EQ(run("image diff '" + before + "' '" + saved + "'").status, 0);
 }
 
@@ -270,12 +182,10 @@ TEST_F(task_commands, one_that_holds_suspended_memory_goes_on_when_the_rest_has_
   expect(run("task handoff send " + where_ + " --tag weights --tag cache --to " + receiver), 0, {});
   taken();
   expect(run("task suspend " + ask + " weights"), 0, {});
-  const pid_t first = receiver_;
-  start_receiver(next, "--free");
-  const pid_t second = std::exchange(receiver_, first);
+  start_receiver(next, "--free", "next");
   expect(run("task handoff send " + ask + " --tag cache --to " + next), 0, {});
   expect(run("task resume " + ask + " weights"), 0, {});
-  ::waitpid(second, nullptr, 0);
+  ended("next");
 }
 
 TEST_F(task_commands, what_is_taken_can_be_given_back_to_the_device) {
@@ -285,7 +195,7 @@ TEST_F(task_commands, what_is_taken_can_be_given_back_to_the_device) {
   expect(run("task handoff send " + where_ + " --tag weights --json --to " + receiver), 0,
          {"\"pages\": 4", "\"copied_bytes\": 0"});
   EXPECT_NE(taken().find("; freed"), std::string::npos);
-  EXPECT_EQ(ended(), 0);
+  EXPECT_EQ(ended("receiver"), 0);
   EXPECT_EQ(dev().space().stats().mapped_bytes, 2 * page());
   // What went away is not suspended: it was counted here and at the receiver.
   expect(run("task status --json " + where_), 0,
@@ -310,8 +220,8 @@ TEST_F(task_commands, a_connection_without_memory_does_not_end_a_receiver) {
   }
   expect(run("task handoff send " + where_ + " --tag weights --to " + receiver), 0,
          {"now owned by process "});
-  EXPECT_EQ(ended(), 0);
-  const std::string said = content(file("taken.err"));
+  EXPECT_EQ(ended("receiver"), 0);
+  const std::string said = content(file("receiver.err"));
   EXPECT_NE(said.find("process " + std::to_string(::getpid()) + " offers no memory: "),
             std::string::npos)
       << said;
