@@ -1,6 +1,7 @@
 #include "bench/costs/machine.h"
 
 #include "bench/support/host.h"
+#include "stillmap/checkpoint/common/internal/host_room.h"
 #include "stillmap/vmm/internal/try.h"
 
 namespace stillmap::costs {
@@ -83,7 +84,7 @@ std::string machine::hostcuda_config() const {
 }
 
 std::size_t machine::pinned_allowance() {
-  return bench::available_host_memory() / 8;
+  return checkpoint::available_host_memory().bytes / 8;
 }
 
 result<own_stream> machine::create_stream(bool non_blocking) const {

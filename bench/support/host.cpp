@@ -2,9 +2,7 @@
 
 #include <unistd.h>
 
-#include <cstdint>
 #include <cstdlib>
-#include <fstream>
 
 namespace stillmap::bench {
 
@@ -42,15 +40,6 @@ std::string temporary_folder() {
 
 std::string file_for_bench(const std::string &folder, const char *ending) {
   return folder + "/stillmap-bench-" + std::to_string(::getpid()) + ending;
-}
-
-std::size_t available_host_memory() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string word; file >> word;) {
-    std::size_t kib = 0;
-    if (word == "MemAvailable:" && file >> kib) return kib << 10;
-  }
-  return SIZE_MAX;
 }
 
 }  // namespace stillmap::bench

@@ -1,9 +1,8 @@
-// The environment of benchmarks: variables, the driver, hostcuda and the host's memory.
+// The environment of benchmarks: variables, the driver and hostcuda.
 #pragma once
 
 #include <hostcuda/hostcuda.h>
 
-#include <cstddef>
 #include <string>
 
 #include "stillmap/vmm/driver.h"
@@ -37,8 +36,5 @@ hostcuda_counters hostcuda_counters_of(const driver &drv);
 std::string temporary_folder();
 // A path in a folder that no other process uses.
 std::string file_for_bench(const std::string &folder, const char *ending);
-
-// Bytes that the host can give without swapping. Backed memory of hostcuda is taken from them.
-std::size_t available_host_memory();
 
 }  // namespace stillmap::bench

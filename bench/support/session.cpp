@@ -5,6 +5,7 @@
 #include <fstream>
 #include <string>
 
+#include "stillmap/checkpoint/common/internal/host_room.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/internal/try.h"
 
@@ -55,8 +56,8 @@ session::session(benchmark::State &state, memory_kind kind, std::size_t needs)
     : state_(state), kind_(kind) {
   if (the_driver()->is_hostcuda()) {
     const std::string config = hostcuda_settings(name_of(kind));
-    // A quarter more than needed, so that other programs keep some memory.
-    if (kind == memory_kind::backed && available_host_memory() / 5 * 4 < needs) {
+    // Backed memory is host memory. A quarter more than needed, so that other programs keep some memory.
+    if (kind == memory_kind::backed && checkpoint::available_host_memory().bytes / 5 * 4 < needs) {
       state_.SkipWithError("too little host memory");
       return;
     }
