@@ -1,6 +1,6 @@
 /* The C functions that PyTorch loads with torch.cuda.memory.CUDAPluggableAllocator(path,
  * "stillmap_malloc", "stillmap_free"): one caching_allocator for each device, created by the first
- * request. docs/pytorch.md
+ * request. docs/torch_plugin.md
  *
  * Plain C without a CUDA header: a stream is a cudaStream_t or CUstream.
  * Contexts: no context has to be current; the current context does not change.

@@ -78,7 +78,7 @@ NB_MODULE(_native_of_main, m) {
   bind_replay(m);
   bind_timeline(m);
   m.def("plugin_path", &plugin_path,
-        "The file of this module. It also exports the C functions of docs/pytorch.md, for\n"
+        "The file of this module. It also exports the C functions of docs/torch_plugin.md, for\n"
         "torch.cuda.memory.CUDAPluggableAllocator; there is one instance of Stillmap in the "
         "process.");
   m.def(

@@ -31,7 +31,7 @@ def environment(allocator, inherited):
 
 
 def connect(torch, library):
-    """Makes Stillmap PyTorch's allocator, before CUDA is used: docs/pytorch.md. The names of the
+    """Makes Stillmap PyTorch's allocator, before CUDA is used: docs/torch_plugin.md. The names of the
     hooks that this PyTorch has."""
     heap = torch.cuda.memory.CUDAPluggableAllocator(library, "stillmap_malloc", "stillmap_free")
     functions, plug, connected = ctypes.CDLL(library), heap.allocator(), []
