@@ -1,6 +1,6 @@
 // The most recent events of a caching allocator, in a ring of fixed size.
 // caching_allocator::record_history() starts recording, history() returns a copy.
-// docs/allocator.md#statistics-maps-and-history
+// docs/heap_map.md#statistics-map-and-history
 #pragma once
 
 #include <cstddef>

@@ -23,7 +23,7 @@ struct caching_allocator_options {
   // The unit in which memory is created, mapped and moved, in bytes: a power of two, from the
   // device's granularity (2 MiB) to largest_page. 0: the granularity. Larger pages make growth cost
   // fewer driver calls and less CPU time, and the allocator hold more memory, because a page with one
-  // live block neither moves nor is released: docs/allocator.md#page-size. Not used where the
+  // live block neither moves nor is released: docs/allocator_growth.md#page-size. Not used where the
   // device cannot map pages.
   std::size_t page_bytes = 0;
   static constexpr std::size_t largest_page = std::size_t{64} << 20;

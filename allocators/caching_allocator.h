@@ -1,6 +1,6 @@
 // A caching allocator for device memory, for programs that allocate and free all the time. It keeps
 // freed memory for later requests. Where free memory is fragmented, it remaps whole free pages to
-// the addresses that need them; it copies no data. docs/allocator.md#the-caching-allocator
+// the addresses that need them; it copies no data. docs/allocator.md
 //
 // Each stream has its own addresses (an arena). A block that is freed on the stream it was
 // allocated for can be reused there at once, because a stream runs its work in order. Pages move to
@@ -8,7 +8,7 @@
 //
 // Where the device has no virtual memory management (VMM) the same interface uses cuMemAlloc:
 // memory is acquired and released in whole chunks, and no page moves.
-// docs/allocator.md#where-pages-cannot-be-mapped
+// docs/allocator_growth.md#where-pages-cannot-be-mapped
 #pragma once
 
 #include <cstddef>

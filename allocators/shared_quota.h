@@ -1,6 +1,6 @@
 // A memory limit that several processes share: the bytes of one GPU that they may hold together.
 // The ledger is a small file in shared memory. Bytes are reserved in it before they are allocated,
-// so the sum never exceeds the limit. docs/allocator.md#quotas
+// so the sum never exceeds the limit. docs/quotas.md
 //
 // The kernel drops a participant's file lock when the process dies; the others then reclaim its
 // reservation. No manual cleanup and no daemon is needed.

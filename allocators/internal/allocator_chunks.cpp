@@ -1,6 +1,6 @@
 // Growth and release by cuMemAlloc chunks, where the device cannot map pages. A chunk keeps its
 // address, belongs to one stream, and is freed as a whole.
-// docs/allocator.md#where-pages-cannot-be-mapped
+// docs/allocator_growth.md#where-pages-cannot-be-mapped
 #include <algorithm>
 
 #include "stillmap/allocators/internal/allocator_core.h"

@@ -6,7 +6,7 @@
 // calls. An arena's lock never is: threads whose requests fit do not wait for the driver.
 //
 // Host memory: what runs out of it is std::bad_alloc in here, and an error at the public functions. It
-// changes nothing. docs/allocator.md#long-runs-and-failures
+// changes nothing. docs/allocator_growth.md#failures
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // Growth: addresses and pages for a request that committed memory cannot serve.
-// docs/allocator.md#the-caching-allocator
+// docs/allocator_growth.md
 #include <algorithm>
 
 #include "stillmap/allocators/internal/allocator_core.h"

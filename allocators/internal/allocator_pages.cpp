@@ -1,5 +1,5 @@
 // The pages of one growth: taken from arenas or created, ordered after their last use, mapped, and
-// unmapped where they were. docs/allocator.md#growth-and-remapping
+// unmapped where they were. docs/allocator_growth.md#aliased-addresses
 #include <algorithm>
 #include <array>
 #include <new>

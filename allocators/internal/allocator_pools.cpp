@@ -1,4 +1,4 @@
-// Private pools: memory that captured graphs replay on. docs/allocator.md#private-pools
+// Private pools: memory that captured graphs replay on. docs/allocator_graphs.md
 #include "stillmap/allocators/internal/allocator_core.h"
 #include "stillmap/allocators/internal/thread_stream.h"
 

@@ -1,5 +1,5 @@
 // The streams of the arenas: whether they capture or are idle, fences behind their work, and what
-// becomes of the arena of a stream that has ended. docs/allocator.md#streams-and-locks
+// becomes of the arena of a stream that has ended. docs/allocator_streams.md
 #include <algorithm>
 #include <new>
 #include <system_error>

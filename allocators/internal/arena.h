@@ -1,5 +1,5 @@
 // The memory of one stream: its blocks, and the free memory that is kept for reuse. Pure
-// bookkeeping; allocator_core maps the pages. Internal. docs/allocator.md#the-caching-allocator
+// bookkeeping; allocator_core maps the pages. Internal. docs/allocator_placement.md
 //
 // Threads: everything requires `lock`, except the constants, `pending` and `unmapping`.
 // Host memory: functions that say so may run out of it, and then allocate nothing. The others need none.

@@ -1,5 +1,5 @@
 // Pages that were lent to other arenas, and return to where they are still mapped.
-// docs/allocator.md#streams-and-locks
+// docs/allocator_growth.md#lent-pages
 #include <algorithm>
 
 #include "stillmap/allocators/internal/arena.h"

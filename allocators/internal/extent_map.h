@@ -1,6 +1,6 @@
 // The extents of an arena's addresses: placement of blocks, and the choice of addresses that lack
 // the fewest pages. Pure bookkeeping: no driver, no lock, no page.
-// docs/allocator.md#the-caching-allocator
+// docs/allocator_placement.md
 //
 // Blocks are placed at granules, so neighbours may share a page. Uncommitted, unmapping and aliased
 // extents consist of whole pages. A page is committed if any part of it is free or live.

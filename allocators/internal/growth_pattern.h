@@ -1,5 +1,5 @@
 // Tells programs that repeat themselves from others, by what an arena holds when the fast path cannot
-// serve a request. Internal. docs/allocator.md#placement
+// serve a request. Internal. docs/allocator_placement.md#which-programs-repeat-themselves
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // The ring behind a caching allocator's history and observer. Internal.
-// docs/allocator.md#statistics-maps-and-history
+// docs/heap_map.md#statistics-map-and-history
 //
 // Disabled: one relaxed load, no memory. Enabled: all memory was allocated by start().
 // Lock order: the ring's lock is a leaf; nothing is called under it.

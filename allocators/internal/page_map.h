@@ -1,5 +1,5 @@
 // Maps a page of addresses to the extents in it, and to the other addresses of the same physical
-// page. Pure bookkeeping. docs/allocator.md#the-caching-allocator
+// page. Pure bookkeeping. docs/allocator_growth.md#aliased-addresses
 #pragma once
 
 #include <algorithm>

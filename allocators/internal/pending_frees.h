@@ -1,6 +1,6 @@
 // Freed blocks that work queued on other streams still uses, in one queue for each of those streams.
 // Pure bookkeeping: allocator_core records the events and queries them. Internal.
-// docs/allocator.md#streams-and-locks
+// docs/allocator_streams.md#a-block-and-its-streams
 #pragma once
 
 #include <cstddef>

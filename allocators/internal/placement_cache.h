@@ -1,7 +1,7 @@
 // Remembers where blocks of each size have been. A request goes to the first available placement of
 // its size, in the order in which they were first used. The choice depends only on the blocks that
 // are allocated, so a program that repeats itself gets the same addresses in each repetition, and
-// pages that were mapped there stay useful. docs/allocator.md#the-caching-allocator
+// pages that were mapped there stay useful. docs/allocator_placement.md#placements-of-sizes
 #pragma once
 
 #include <algorithm>

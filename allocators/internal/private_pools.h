@@ -1,6 +1,6 @@
 // The private pools of an allocator: their reference counts, and the streams they serve now. Pure
 // bookkeeping: allocator_core gives them arenas, and keeps other requests away from their pages.
-// Internal. docs/allocator.md#private-pools
+// Internal. docs/allocator_graphs.md
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // The physical pages of an allocator that are mapped at several addresses. Pure bookkeeping.
-// docs/allocator.md#growth-and-remapping
+// docs/allocator_growth.md#aliased-addresses
 #pragma once
 
 #include <algorithm>

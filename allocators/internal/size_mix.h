@@ -1,6 +1,6 @@
 // The sizes of an arena's small blocks, by the bytes that each makes up: whether the end of a page that a
 // block leaves free will be filled by smaller ones. Pure bookkeeping.
-// docs/allocator.md#placement
+// docs/allocator_placement.md#addresses
 #pragma once
 
 #include <algorithm>

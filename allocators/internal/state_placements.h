@@ -1,5 +1,5 @@
 // Remembers where requests went by what was live then. So a loop whose blocks are packed comes to rest
-// in the memory that packed blocks need. Internal. docs/allocator.md#placement
+// in the memory that packed blocks need. Internal. docs/allocator_placement.md#placements-by-state
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // How far streams have come: a stream passes its events in order, so one that has passed tells of all
 // that were recorded before, in whichever arena their blocks are. Pure bookkeeping. Internal.
-// docs/allocator.md#streams-and-locks
+// docs/allocator_streams.md#a-block-and-its-streams
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // The default streams of threads (CU_STREAM_PER_THREAD, --default-stream per-thread). That handle
 // names another stream in each thread. Here each of these streams has a key of its own: a stream_ref
 // that equals no stream's handle, and must not reach the driver. Internal.
-// docs/allocator.md#streams-and-locks
+// docs/allocator_streams.md#default-streams-of-threads
 #pragma once
 
 #include "stillmap/vmm/stream.h"

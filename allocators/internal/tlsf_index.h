@@ -1,6 +1,6 @@
 // A two-level segregated fit (TLSF) index: nodes by size, with insert, remove and next-larger-bin
 // in constant time. Owns nothing; a node is in at most one index and carries its links. No driver.
-// docs/allocator.md#the-caching-allocator
+// docs/allocator_placement.md#the-order-of-the-search
 #pragma once
 
 #include <array>

@@ -2,7 +2,7 @@
 // 3. Each reserved address range is a heap with sub-allocations, each block a region in it. A tool
 // that supports the extension can tell which block an address is in, and report an access outside
 // of all blocks although the driver sees one mapping.
-// docs/allocator.md#statistics-maps-and-history
+// docs/heap_map.md#statistics-map-and-history
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // Draws heap maps as SVG or HTML: one heap, or several side by side at the same scale. Area is
 // memory; addresses run from left to right, row by row; addresses without memory are thin lines.
-// Uses no driver. docs/allocator.md#statistics-maps-and-history
+// Uses no driver. docs/heap_map.md#the-picture
 #pragma once
 
 #include <cstddef>

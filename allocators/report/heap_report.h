@@ -1,6 +1,6 @@
 // Writes the state of a heap as JSON (docs/heap_map.md) and as the pickle that PyTorch's memory
 // viewer reads (pytorch.org/memory_viz). heap_picture.h draws it. Uses no driver.
-// docs/allocator.md#statistics-maps-and-history
+// docs/heap_map.md
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
 // The recorded training programs run in hardly more memory than what lives in them.
-// docs/allocator.md#growth-and-remapping
+// docs/allocator_growth.md#new-pages-or-moved-ones
 #include <gtest/gtest.h>
 
 #include <optional>
