@@ -1,4 +1,4 @@
-// cost_table: what the calls of this machine's driver cost. docs/hostcuda.md#costs
+// cost_table: what the calls of this machine's driver cost. hostcuda/docs/profiles.md#costs
 #include <CLI/CLI.hpp>
 
 #include <cstdio>

@@ -5,7 +5,7 @@
 // the work finishes: an event carries the clock of its record, waiting joins clocks, and a
 // successful host wait or query joins into one host clock. Work is known to be done when its tick
 // is within the host clock. A missing wait is therefore found on every run.
-// docs/hostcuda.md#the-oracle
+// hostcuda/docs/oracle.md
 //
 // Lock order: the execution side calls the memory side with engine::mu released, except that it
 // reads `context::sticky`. Operation bodies run without a lock and may take the memory side's lock.

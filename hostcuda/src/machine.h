@@ -1,5 +1,5 @@
 // Settings of the simulated machine: the parsed configuration string and the traits of its profile.
-// Read-only between two resets. docs/hostcuda.md#profiles
+// Read-only between two resets. hostcuda/docs/profiles.md
 #pragma once
 
 #include <cuda.h>

@@ -2,7 +2,7 @@
 // kernels.
 //
 // A driver without a PTX compiler may export two C functions, found by name through the driver
-// seam; docs/hostcuda.md describes them:
+// seam; hostcuda/docs/kernels.md describes them:
 //   hostcuda_register_kernel  binds a kernel's entry name to a host function
 //   hostcuda_access           translates a device address for that function
 #pragma once

@@ -2,7 +2,7 @@
 //
 // The library is the documented runtime API over the documented driver API. It keeps no memory,
 // streams or graphs of its own: their handles are the driver's, as CUDA documents.
-// docs/hostcuda.md#the-cuda-runtime
+// hostcuda/docs/libraries.md#the-cuda-runtime
 #pragma once
 
 #include <cuda.h>

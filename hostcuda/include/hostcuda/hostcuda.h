@@ -6,7 +6,7 @@
  *
  * All functions are thread-safe unless stated otherwise and return a CUresult. They are not counted
  * as driver calls, are not subject to fault injection, and do not require cuInit.
- * docs/hostcuda.md
+ * hostcuda/README.md
  */
 #ifndef HOSTCUDA_HOSTCUDA_H_
 #define HOSTCUDA_HOSTCUDA_H_

@@ -1,5 +1,5 @@
 // Shared by the stand-ins of NVIDIA's math libraries: whether they may be used, handles, and what they
-// answer. Internal. docs/hostcuda.md#math-libraries
+// answer. Internal. hostcuda/docs/libraries.md#math-libraries
 //
 // The stand-ins have the names and calling conventions of the real functions, as the public manuals
 // document them, and no header of NVIDIA. In C a call passes the same registers and stack whatever the

@@ -36,7 +36,7 @@ resource_origin origin_of(const CUdevResource &r) {
 }
 
 // The least size of a part, and what its size is a multiple of. <cuda.h> lists them by compute
-// capability, but not those of the flags. docs/hostcuda.md
+// capability, but not those of the flags. hostcuda/docs/open_behaviour.md
 struct part_rule {
   unsigned least;
   unsigned multiple;

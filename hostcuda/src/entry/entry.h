@@ -4,7 +4,7 @@
 // availability in the simulated driver version, call count, cost model, injected fault, sticky
 // error of the current context, features that the machine lacks. The body runs only if every check
 // succeeds.
-// docs/hostcuda.md#life-of-a-call
+// hostcuda/docs/calls.md#life-of-a-call
 #pragma once
 
 #include <atomic>

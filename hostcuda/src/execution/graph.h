@@ -1,5 +1,5 @@
 // Graphs and executable graphs. A stream capture and cuGraphAdd*Node make the same nodes: an
-// operation with the parameters that it was made from. docs/hostcuda.md#graphs
+// operation with the parameters that it was made from. hostcuda/docs/streams.md#graphs
 //
 // Guarded by engine::mu.
 #pragma once

@@ -5,7 +5,7 @@
 // worker has run it. The oracle keeps one record per stream, range and direction (read or write):
 // for two operations of one stream on one range, the later one decides. Memory is therefore bounded
 // by the number of distinct ranges. A record is removed when the host clock passes it.
-// Guarded by engine::mu unless stated otherwise. docs/hostcuda.md#the-oracle
+// Guarded by engine::mu unless stated otherwise. hostcuda/docs/oracle.md
 #pragma once
 
 #include <hostcuda/hostcuda.h>

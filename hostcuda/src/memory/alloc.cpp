@@ -160,7 +160,7 @@ HOSTCUDA_ENTRY(cuMemAllocPitch_v2, 3020, needs_context, width *height,
                  return CUDA_SUCCESS;
                })
 
-// The address tells the context, so none needs to be current. docs/hostcuda.md
+// The address tells the context, so none needs to be current. hostcuda/docs/open_behaviour.md
 HOSTCUDA_ENTRY(cuMemFree_v2, 3020, ignores_sticky, 0, (CUdeviceptr at), { return free_block(at); })
 
 HOSTCUDA_ENTRY(cuMemAllocManaged, 6000, needs_context, bytes,

@@ -3,7 +3,7 @@
 // An array's bytes are a block of the device's memory, so that accounting, access rights, the oracle
 // and the modes without bytes treat them as other device memory. Rows and slices follow each other
 // without gaps. Only the handle names them: functions of linear memory refuse the block.
-// docs/hostcuda.md#memory
+// hostcuda/docs/memory.md
 #pragma once
 
 #include <cuda.h>

@@ -1,6 +1,6 @@
 // Memory of the allocation nodes of graphs. The address is chosen when the node is made. A launch
 // allocates it, a free node or cuMemFree(Async) frees it; in between launches it stays reserved.
-// docs/hostcuda.md#graphs
+// hostcuda/docs/streams.md#graphs
 #pragma once
 
 #include <cuda.h>

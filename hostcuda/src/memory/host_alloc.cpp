@@ -71,7 +71,7 @@ CUresult remove(CUdeviceptr at, bool registered, CUresult absent) {
 }
 
 // Frees or unregisters a range. The address tells the context, so none needs to be current
-// (docs/hostcuda.md). `absent` is the error if there is no such range.
+// (hostcuda/docs/open_behaviour.md). `absent` is the error if there is no such range.
 CUresult give_back(CUdeviceptr at, bool registered, CUresult absent) {
   if (capture_forbids_unsafe_call()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   CUdevice device = 0;

@@ -2,7 +2,7 @@
 //
 // Lock order: the_memory().mutex > context_table::mutex > page_file::mutex_. the_memory().mutex is
 // not held during calls of the execution side, nor while pages are zeroed or released.
-// docs/hostcuda.md#memory
+// hostcuda/docs/memory.md
 #pragma once
 
 #include <atomic>

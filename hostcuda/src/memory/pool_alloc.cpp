@@ -46,7 +46,8 @@ CUresult allocate(CUdeviceptr *out, std::size_t bytes, memory_pool *pool, CUstre
   if (r != CUDA_SUCCESS) return r;
   if (pool == nullptr) pool = current_pool(order.device);
   proto.pool = pool;
-  if (bytes == 0) {  // succeeds on GPUs (docs/hostcuda.md), and cuMemFreeAsync accepts the address
+  // Succeeds on GPUs, and cuMemFreeAsync accepts the address. hostcuda/docs/open_behaviour.md
+  if (bytes == 0) {
     *out = 0;
     return CUDA_SUCCESS;
   }
