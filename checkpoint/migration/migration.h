@@ -1,6 +1,7 @@
 // Live migration: moves the device memory of a running task to a process on another machine, at the
-// same addresses, with a downtime much shorter than the copy. docs/migration.md has the protocol,
-// and says which end owns the task after either end or the network fails at any step.
+// same addresses, with a downtime much shorter than the copy. docs/migration.md says
+// which end owns the task after either end or the network fails at any step;
+// docs/migration_protocol.md has the protocol.
 #pragma once
 
 #include <chrono>

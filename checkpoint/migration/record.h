@@ -1,5 +1,5 @@
 // Durable ownership record of a task: a file that outlives processes and machines.
-// docs/migration.md#ownership
+// docs/migration_protocol.md#ownership
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-/* Who owns a task that moves between machines: the protocol of docs/migration.md, checked by SPIN for
+/* Who owns a task that moves between machines: the protocol of docs/migration_protocol.md, checked by SPIN for
  * every order of its steps, lost messages, crashes and failed writes. tools/check/models.py runs it.
  *
  * Three machines, at most SESSIONS (3, or 4) migrations one after another or at once, at most CRASHES crashes.

@@ -1,5 +1,5 @@
 // Messages of the migration protocol: a header of fixed size, then a body. Every field is checked
-// when it is read. docs/migration.md#messages
+// when it is read. docs/migration_protocol.md#messages
 #pragma once
 
 #include <cstddef>
