@@ -235,10 +235,12 @@ void address_space::forget_suspended_locked(virtual_range range) {
 }
 
 std::shared_ptr<address_block> address_space::block_at_locked(device_address at) const {
-  auto it = blocks_.upper_bound(at.value());
-  if (it == blocks_.begin()) return nullptr;
-  auto block = std::prev(it)->second.block.lock();
-  return block && block->range().contains(at) ? block : nullptr;
+  const auto after = blocks_.upper_bound(at.value());
+  if (after == blocks_.begin()) return nullptr;
+  const known_block &known = std::prev(after)->second;
+  // A block elsewhere is not held even for a moment: if its last holder let it go just then, it would end
+  // here, under the lock that it takes to end.
+  return at < known.end ? known.block.lock() : nullptr;
 }
 
 std::shared_ptr<address_block> address_space::block_at(device_address at) const {

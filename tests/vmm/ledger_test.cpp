@@ -153,5 +153,19 @@ TEST_F(ledger_test, neighbours_that_come_and_go_do_not_disturb_plans) {
   EXPECT_EQ(space().stats().live_blocks, blocks);
 }
 
+// A query does not hold, for a moment, a reservation that it does not return: its holder may let it go just
+// then, and it would end under the ledger's lock, which it takes to end.
+TEST_F(ledger_test, a_query_behind_a_reservation_does_not_become_its_last_holder) {
+  std::atomic<std::uint64_t> behind{0};
+  std::jthread asks([&](const std::stop_token &stop) {
+    while (!stop.stop_requested()) static_cast<void>(space().block_at(device_address(behind)));
+  });
+  for (int i = 0; i < 5'000; ++i) {
+    const auto block = space().reserve(page(), 0, {}, "ends at once");
+    if (!block) return ADD_FAILURE() << block.error().message();
+    behind = (*block)->range().end().value();
+  }
+}
+
 }  // namespace
 }  // namespace stillmap
