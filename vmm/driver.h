@@ -11,11 +11,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/driver_types.h"
 #include "stillmap/vmm/error.h"
 #include "stillmap/vmm/units.h"
@@ -160,10 +160,12 @@ class driver {
   std::unique_ptr<driver_table, void (*)(driver_table *)> table_{nullptr, nullptr};
   mutable std::array<std::atomic<std::uint64_t>, driver_call_count> calls_{};
   mutable std::atomic<std::uint64_t> to_device_{0}, to_host_{0}, on_device_{0};
-  mutable std::atomic<std::size_t> import_count_{0};
-  mutable std::mutex import_mutex_;
-  mutable std::vector<physical_handle> imports_;  // a handle occurs once per import
-  mutable std::size_t importing_ = 0;             // imports_ has room for so many more
+  mutable std::atomic<std::size_t> import_count_{0};  // what imports_ holds, read without the lock
+  mutable mutex import_mutex_;                        // lock order: a leaf
+  // A handle occurs once per import.
+  mutable std::vector<physical_handle> imports_ STILLMAP_GUARDED_BY(import_mutex_);
+  // imports_ has room for so many more.
+  mutable std::size_t importing_ STILLMAP_GUARDED_BY(import_mutex_) = 0;
 };
 
 }  // namespace stillmap

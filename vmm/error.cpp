@@ -2,9 +2,9 @@
 
 #include <atomic>
 #include <cstdio>
-#include <mutex>
 #include <new>
 
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/driver/cuda_errors.h"
 #include "stillmap/vmm/format.h"
 #include "stillmap/vmm/internal/undying.h"
@@ -38,9 +38,9 @@ std::string amount(std::uint64_t n, error_unit unit) {
 }
 
 struct sink_state {
-  std::mutex mutex;
-  error_sink sink = nullptr;
-  void *user = nullptr;
+  stillmap::mutex mutex;
+  error_sink sink STILLMAP_GUARDED_BY(mutex) = nullptr;
+  void *user STILLMAP_GUARDED_BY(mutex) = nullptr;
 };
 
 // Destructors of statics report errors too.
@@ -107,7 +107,7 @@ std::string error::message() const {
 
 void set_error_sink(error_sink new_sink, void *user) noexcept {
   sink_state &s = sink();
-  const std::lock_guard lock(s.mutex);
+  const lock_guard lock(s.mutex);
   s.sink = new_sink;
   s.user = user;
 }
@@ -124,7 +124,7 @@ void report_background_error(const error &e) noexcept {
   void *user = nullptr;
   {
     sink_state &s = sink();
-    const std::lock_guard lock(s.mutex);
+    const lock_guard lock(s.mutex);
     call = s.sink;
     user = s.user;
   }

@@ -3,11 +3,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <mutex>
 #include <set>
 #include <utility>
 
 #include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/internal/undying.h"
@@ -18,8 +18,8 @@ namespace {
 
 // Static objects of the program may own descriptors.
 struct exports {
-  std::mutex mutex;
-  std::set<int> fds;
+  stillmap::mutex mutex;
+  std::set<int> fds STILLMAP_GUARDED_BY(mutex);
 };
 exports &all_exports() {
   static undying<exports> all;
@@ -35,26 +35,26 @@ owned_fd::~owned_fd() {
     return;
   }
   // Under the lock: once it is closed, another thread may get the number.
-  const std::lock_guard lock(all_exports().mutex);
+  const lock_guard lock(all_exports().mutex);
   all_exports().fds.erase(fd_);
   ::close(fd_);
 }
 
 int owned_fd::release() {
   if (std::exchange(exported_, false)) {
-    const std::lock_guard lock(all_exports().mutex);
+    const lock_guard lock(all_exports().mutex);
     all_exports().fds.erase(fd_);
   }
   return std::exchange(fd_, -1);
 }
 
 std::vector<int> exported_fds() {
-  const std::lock_guard lock(all_exports().mutex);
+  const lock_guard lock(all_exports().mutex);
   return {all_exports().fds.begin(), all_exports().fds.end()};
 }
 
 std::size_t disarm_exported_fds(const owned_fd &nothing) noexcept {
-  const std::lock_guard lock(all_exports().mutex);
+  const lock_guard lock(all_exports().mutex);
   auto &fds = all_exports().fds;
   const std::size_t n = fds.size();
   for (const int fd : fds) ::dup3(nothing.get(), fd, O_CLOEXEC);  // onto an open one: succeeds
@@ -153,7 +153,7 @@ result<owned_fd> physical_memory::export_fd() const {
     STILLMAP_ASSIGN_OR_RETURN(const auto fd, device_.driver().export_fd(handle_));
     owned_fd owned(fd);
     listed.value() = fd;
-    const std::lock_guard lock(all_exports().mutex);
+    const lock_guard lock(all_exports().mutex);
     all_exports().fds.insert(std::move(listed));
     owned.exported_ = true;
     return owned;

@@ -41,7 +41,7 @@ status check_host_pointer(driver_call call, const void *host, std::size_t bytes)
 
 status driver::initialise() const {
   {
-    const std::lock_guard lock(import_mutex_);
+    const lock_guard lock(import_mutex_);
     imports_.clear();
     import_count_.store(0, std::memory_order_release);
   }

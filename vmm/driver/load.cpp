@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
-#include <mutex>
 
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/driver/calls.h"
 #include "stillmap/vmm/driver/cuda_errors.h"
 #include "stillmap/vmm/driver/search_paths.h"
@@ -32,8 +32,8 @@ tl::unexpected<error> unusable(const char *reason, std::uint64_t value = 0,
 // Drivers by the handle of their library: two names of one file are one driver. Never destroyed,
 // because static objects of the program may still hold devices.
 struct loaded_drivers {
-  std::mutex mutex;
-  std::map<void *, driver *> by_library;
+  stillmap::mutex mutex;  // held while a driver is opened, so that each is built once
+  std::map<void *, driver *> by_library STILLMAP_GUARDED_BY(mutex);
 };
 
 loaded_drivers &loaded() {
@@ -112,8 +112,9 @@ void say(const std::string &path, const char *what) {
   if (verbose()) std::fprintf(stderr, "stillmap: driver %s: %s\n", path.c_str(), what);
 }
 
-// Opens the driver at `path`. Requires the lock of `all`.
-result<driver *> open_locked(loaded_drivers &all, const std::string &path, bool skip_known_host) {
+// Opens the driver at `path`.
+result<driver *> open_locked(loaded_drivers &all, const std::string &path, bool skip_known_host)
+    STILLMAP_REQUIRES(all.mutex) {
   decltype(all.by_library) one{{nullptr, nullptr}};
   auto entered = one.extract(one.begin());
   void *library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -190,7 +191,7 @@ result<driver *> driver::load(std::string_view which) {
     // dlopen() answers a bare name with any library of that SONAME that is open already.
     const bool skip_known_host = by_system || which == driver_search::soname;
     loaded_drivers &all = loaded();
-    const std::lock_guard lock(all.mutex);
+    const lock_guard lock(all.mutex);
     result<driver *> outcome =
         unusable(which == "host" ? "hostcuda was not found: STILLMAP_HOSTCUDA=path says where it is"
                                  : not_opened);

@@ -104,7 +104,7 @@ result<physical_handle> driver::create_physical(std::size_t bytes,
 status driver::release_physical(physical_handle h) const {
   const status s = driver_access::make<MemRelease>(*this, {}, raw(h));
   if (s && import_count_.load(std::memory_order_acquire) != 0) {
-    const std::lock_guard lock(import_mutex_);
+    const lock_guard lock(import_mutex_);
     if (const auto at = std::find(imports_.begin(), imports_.end(), h); at != imports_.end()) {
       imports_.erase(at);
       import_count_.store(imports_.size(), std::memory_order_release);
@@ -114,14 +114,14 @@ status driver::release_physical(physical_handle h) const {
 }
 
 std::vector<physical_handle> driver::imports() const {
-  const std::lock_guard lock(import_mutex_);
+  const lock_guard lock(import_mutex_);
   return imports_;
 }
 
 // Makes room in imports_ before the driver imports anything. end_import() follows.
 status driver::prepare_import() const {
   return with_host_memory(name_of(MemImportFromShareableHandle), [&]() -> status {
-    const std::lock_guard lock(import_mutex_);
+    const lock_guard lock(import_mutex_);
     const std::size_t wanted = imports_.size() + importing_ + 1;
     if (wanted > imports_.capacity()) imports_.reserve(std::max(wanted, 2 * imports_.capacity()));
     ++importing_;
@@ -131,7 +131,7 @@ status driver::prepare_import() const {
 
 // Records `imported`, unless it is none; with `only_again`, only what was imported before.
 void driver::end_import(physical_handle imported, bool only_again) const noexcept {
-  const std::lock_guard lock(import_mutex_);
+  const lock_guard lock(import_mutex_);
   --importing_;
   if (imported == physical_handle::none) return;
   if (only_again && std::find(imports_.begin(), imports_.end(), imported) == imports_.end()) return;

@@ -8,7 +8,7 @@ namespace stillmap {
 
 result<event_handle> event_pool::take(const driver &drv) {
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     if (!free_.empty()) {
       const event_handle e = free_.back();
       free_.pop_back();
@@ -20,20 +20,24 @@ result<event_handle> event_pool::take(const driver &drv) {
   }
   auto made = drv.create_event();
   if (!made) {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     --created_;
   }
   return made;
 }
 
 void event_pool::give_back(event_handle e) noexcept {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   free_.push_back(e);
 }
 
 void event_pool::destroy_all(const driver &drv) noexcept {
-  const std::lock_guard lock(mutex_);
-  for (const event_handle e : free_) report_if_failed(drv.destroy_event(e));
+  std::vector<event_handle> all;
+  {
+    const lock_guard lock(mutex_);
+    all.swap(free_);
+  }
+  for (const event_handle e : all) report_if_failed(drv.destroy_event(e));
 }
 
 device_core::~device_core() {

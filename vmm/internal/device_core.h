@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstddef>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/context.h"
 
 namespace stillmap {
@@ -23,9 +23,9 @@ class event_pool {
   void destroy_all(const stillmap::driver &drv) noexcept;
 
  private:
-  std::mutex mutex_;
-  std::vector<event_handle> free_;
-  std::size_t created_ = 0;
+  mutex mutex_;
+  std::vector<event_handle> free_ STILLMAP_GUARDED_BY(mutex_);
+  std::size_t created_ STILLMAP_GUARDED_BY(mutex_) = 0;
 };
 
 // The part of a device that an event needs to stay valid: the context and the event pool. Fences keep

@@ -8,10 +8,10 @@
 
 #include <array>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/capabilities.h"
 #include "stillmap/vmm/internal/device_core.h"
 
@@ -30,8 +30,8 @@ class pool_list {
   std::shared_ptr<page_pool> next(std::size_t &i);
 
  private:
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<page_pool>> pools_;
+  mutex mutex_;
+  std::vector<std::weak_ptr<page_pool>> pools_ STILLMAP_GUARDED_BY(mutex_);
 };
 
 struct device_state {

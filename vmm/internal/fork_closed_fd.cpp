@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <mutex>
 #include <utility>
 
 #include "stillmap/vmm/internal/undying.h"
@@ -17,17 +16,18 @@ namespace stillmap {
 class fork_closed_fd::registry {
  public:
   registry() noexcept {
-    pthread_atfork([] { all().mutex_.lock(); }, [] { all().mutex_.unlock(); },
-                   [] {
+    pthread_atfork([]() STILLMAP_ACQUIRE(forks()) { forks().lock(); },
+                   []() STILLMAP_RELEASE(forks()) { forks().unlock(); },
+                   []() STILLMAP_RELEASE(forks()) {
                      all().close_all();
-                     all().mutex_.unlock();
+                     forks().unlock();
                    });
   }
-  std::mutex mutex_;
-  linked_list<fork_closed_fd, &fork_closed_fd::links_> open_;
+  mutex mutex_;  // forks()
+  linked_list<fork_closed_fd, &fork_closed_fd::links_> open_ STILLMAP_GUARDED_BY(forks());
 
  private:
-  void close_all() noexcept {
+  void close_all() noexcept STILLMAP_REQUIRES(forks()) {
     while (fork_closed_fd *const f = open_.pop_front()) ::close(std::exchange(f->fd_, -1));
   }
 };
@@ -37,7 +37,7 @@ fork_closed_fd::registry &fork_closed_fd::all() noexcept {
   return *everything;
 }
 
-std::mutex &fork_closed_fd::forks() noexcept {
+mutex &fork_closed_fd::forks() noexcept {
   return all().mutex_;
 }
 
@@ -56,7 +56,7 @@ fork_closed_fd fork_closed_fd::adopt(int fd) noexcept {
 }
 
 int fork_closed_fd::release() noexcept {
-  const std::lock_guard lock(all().mutex_);
+  const lock_guard lock(forks());
   if (fd_ >= 0) all().open_.remove(*this);
   return std::exchange(fd_, -1);
 }
@@ -69,13 +69,13 @@ bool fork_closed_fd::is_open_at(const char *path) const noexcept {
 }
 
 fork_closed_fd::fork_closed_fd(fork_closed_fd &&other) noexcept {
-  const std::lock_guard lock(all().mutex_);
+  const lock_guard lock(forks());
   take(other);
 }
 
 fork_closed_fd &fork_closed_fd::operator=(fork_closed_fd &&other) noexcept {
   if (this == &other) return *this;
-  const std::lock_guard lock(all().mutex_);
+  const lock_guard lock(forks());
   if (fd_ >= 0) {
     all().open_.remove(*this);
     ::close(fd_);
@@ -86,13 +86,12 @@ fork_closed_fd &fork_closed_fd::operator=(fork_closed_fd &&other) noexcept {
 }
 
 fork_closed_fd::~fork_closed_fd() {
-  const std::lock_guard lock(all().mutex_);
+  const lock_guard lock(forks());
   if (fd_ < 0) return;
   all().open_.remove(*this);
   ::close(fd_);
 }
 
-// Requires the registry's lock, and that this one is empty.
 void fork_closed_fd::take(fork_closed_fd &other) noexcept {
   if (other.fd_ < 0) return;
   all().open_.remove(other);

@@ -4,8 +4,7 @@
 // child that executes another program.
 #pragma once
 
-#include <mutex>
-
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/linked_list.h"
 
 namespace stillmap {
@@ -24,7 +23,7 @@ class fork_closed_fd {
   static fork_closed_fd create(const Make &make) noexcept {
     fork_closed_fd out;
     {
-      const std::lock_guard lock(forks());
+      const lock_guard lock(forks());
       out.own(make());
     }
     return out;
@@ -46,12 +45,15 @@ class fork_closed_fd {
  private:
   class registry;
   static registry &all() noexcept;
-  static std::mutex &forks() noexcept;  // held across each fork
-  void own(int fd) noexcept;            // requires it, and that this one is empty
-  void take(fork_closed_fd &other) noexcept;
+  static mutex &forks() noexcept;  // held across each fork
+  // Both require that this one is empty.
+  void own(int fd) noexcept STILLMAP_REQUIRES(forks());
+  void take(fork_closed_fd &other) noexcept STILLMAP_REQUIRES(forks());
 
-  int fd_ = -1;
-  list_links<fork_closed_fd> links_;  // of the registry, while fd_ is open
+  int fd_ =
+      -1;  // not guarded: only the owner uses it, but for a forked child, which has one thread
+  // Of the registry, while fd_ is open.
+  list_links<fork_closed_fd> links_ STILLMAP_GUARDED_BY(forks());
 };
 
 }  // namespace stillmap

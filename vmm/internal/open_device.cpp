@@ -1,9 +1,9 @@
 // Opens devices: the only place that builds a device from all of its parts.
 #include <map>
-#include <mutex>
 #include <utility>
 
 #include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/internal/device_probe.h"
 #include "stillmap/vmm/internal/device_state.h"
@@ -18,8 +18,9 @@ namespace {
 // The devices that are open. Never destroyed: a static of the user may hold the last handle.
 struct open_devices {
   // Held while probing, so that a device is probed once. Lock order: first.
-  std::mutex mutex;
-  std::map<std::pair<const driver *, int>, std::weak_ptr<device_state>> by_ordinal;
+  stillmap::mutex mutex;
+  std::map<std::pair<const driver *, int>, std::weak_ptr<device_state>> by_ordinal
+      STILLMAP_GUARDED_BY(mutex);
 };
 
 open_devices &registry() {
@@ -93,7 +94,7 @@ result<device> device::open(int ordinal) {
 result<device> device::open(stillmap::driver &drv, int ordinal) {
   return with_host_memory("device::open", [&]() -> result<device> {
     open_devices &all = registry();
-    const std::lock_guard lock(all.mutex);
+    const lock_guard lock(all.mutex);
     std::weak_ptr<device_state> &known = all.by_ordinal[{&drv, ordinal}];
     if (auto open_already = known.lock()) return device(std::move(open_already));
     STILLMAP_ASSIGN_OR_RETURN(auto made, open_state(drv, ordinal));
