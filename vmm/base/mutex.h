@@ -67,6 +67,22 @@ class STILLMAP_SCOPED_CAPABILITY lock_guard {
   Mutex &mutex_;
 };
 
+// Two mutexes, in an order that cannot deadlock with another lock of the same two.
+template <class First, class Second>
+class STILLMAP_SCOPED_CAPABILITY scoped_lock {
+ public:
+  scoped_lock(First &a, Second &b) STILLMAP_ACQUIRE(a, b) : a_(a), b_(b) { std::lock(a, b); }
+  scoped_lock(const scoped_lock &) = delete;
+  ~scoped_lock() STILLMAP_RELEASE() {
+    a_.unlock();
+    b_.unlock();
+  }
+
+ private:
+  First &a_;
+  Second &b_;
+};
+
 // Can be unlocked early, and waits on a condition variable. Does not move: the analysis could not
 // follow it.
 template <class Mutex>

@@ -7,10 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/buffer_options.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/internal/try.h"
@@ -69,7 +69,7 @@ class buffer_impl {
   std::size_t size() const { return size_.load(std::memory_order_acquire); }
   std::size_t capacity() const { return capacity_.load(std::memory_order_acquire); }
   buffer_stats stats() const {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     return stats_;
   }
 
@@ -92,11 +92,12 @@ class buffer_impl {
     return guard.entered() ? device_.driver().synchronize_context() : guard.entered();
   }
 
-  stillmap::device device_;
-  buffer_options options_;
-  // Guards everything below and the subclass's state against the background thread.
-  mutable std::mutex mutex_;
-  buffer_stats stats_;
+  const stillmap::device device_;
+  const buffer_options options_;
+  // Guards the state, the subclass's too, against the background thread. Lock order: before all others of
+  // the device; a new buffer's after that of the buffer that it is made from.
+  mutable mutex mutex_;
+  buffer_stats stats_ STILLMAP_GUARDED_BY(mutex_);
   std::atomic<std::size_t> size_{0};
   std::atomic<std::size_t> capacity_{0};
 };

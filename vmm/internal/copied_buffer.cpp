@@ -14,7 +14,7 @@ class copied_buffer final : public buffer_impl {
   ~copied_buffer() override = default;
 
   device_address address() const override {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     return at_;
   }
   std::size_t reserved() const override { return capacity(); }
@@ -22,7 +22,7 @@ class copied_buffer final : public buffer_impl {
   std::size_t mapped_bytes() const override { return capacity(); }
   bool in_place() const override { return false; }
   std::uint64_t generation() const override {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     return generation_;
   }
   bool committed(std::size_t offset, std::size_t bytes) const override {
@@ -34,7 +34,7 @@ class copied_buffer final : public buffer_impl {
   }
 
   status reserve(const char *op, std::size_t bytes, consumer_stream) override {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     if (bytes <= capacity()) return {};
     const std::size_t total = device_.total_memory().bytes();
     if (bytes > total) {
@@ -54,7 +54,7 @@ class copied_buffer final : public buffer_impl {
   }
 
   status shrink_to(std::size_t bytes, release_fence idle) override {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     const std::size_t wanted = round_up(bytes, page_bytes());
     if (wanted >= capacity()) return {};
     STILLMAP_RETURN_IF_ERROR(wait(idle));
@@ -80,7 +80,7 @@ class copied_buffer final : public buffer_impl {
   }
 
   status close(release_fence idle) override {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     if (!at_) return {};
     STILLMAP_RETURN_IF_ERROR(wait(idle));
     return drop();
@@ -92,8 +92,9 @@ class copied_buffer final : public buffer_impl {
 
   // Pages cannot be shared, so the copy is made at once and make_writable has nothing to do.
   result<std::unique_ptr<buffer_impl>> fork() override {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     auto child = std::make_unique<copied_buffer>(device_, options_);
+    const lock_guard child_lock(child->mutex_);  // nobody else's yet
     const context_guard guard(device_.driver(), device_.context());
     STILLMAP_RETURN_IF_ERROR(guard.entered());
     if (capacity() != 0) {
@@ -139,7 +140,7 @@ class copied_buffer final : public buffer_impl {
   }
 
   // Allocates `bytes`, copies the bytes in use, and frees the old memory. All or nothing.
-  status move_to(std::size_t bytes) {
+  status move_to(std::size_t bytes) STILLMAP_REQUIRES(mutex_) {
     const driver &drv = device_.driver();
     const context_guard guard(drv, device_.context());
     STILLMAP_RETURN_IF_ERROR(guard.entered());
@@ -173,14 +174,14 @@ class copied_buffer final : public buffer_impl {
   }
 
   // Removed from the ledger first: once it is freed, another thread may get the same address.
-  status free_entered() {
+  status free_entered() STILLMAP_REQUIRES(mutex_) {
     record removed = device_.space().remove_fallback({at_, capacity()});
     const status s = device_.driver().free(at_);
     if (!s) device_.space().add_fallback({at_, capacity()}, std::move(removed));
     return s;
   }
 
-  status drop() {
+  status drop() STILLMAP_REQUIRES(mutex_) {
     if (!at_) return {};
     const context_guard guard(device_.driver(), device_.context());
     STILLMAP_RETURN_IF_ERROR(guard.entered());
@@ -191,8 +192,8 @@ class copied_buffer final : public buffer_impl {
     return {};
   }
 
-  device_address at_;
-  std::uint64_t generation_ = 0;
+  device_address at_ STILLMAP_GUARDED_BY(mutex_);
+  std::uint64_t generation_ STILLMAP_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace

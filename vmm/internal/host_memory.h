@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/error.h"
 
 namespace stillmap {
@@ -25,9 +26,11 @@ inline tl::unexpected<error> host_out_of_memory(const char *op) noexcept {
 }
 
 // Returns act(), a result or status, or the error above where the host had no memory for it. `act`
-// must leave everything as it was when an allocation in it throws.
+// must leave everything as it was when an allocation in it throws. Locks that
+// it requires are held by the caller, which clang does not see in here.
 template <class Act>
-auto with_host_memory(const char *op, Act &&act) noexcept -> std::invoke_result_t<Act> {
+STILLMAP_NO_THREAD_SAFETY_ANALYSIS auto with_host_memory(const char *op, Act &&act) noexcept
+    -> std::invoke_result_t<Act> {
   try {
     return std::forward<Act>(act)();
   } catch (const std::bad_alloc &) {

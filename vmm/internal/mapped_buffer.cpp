@@ -56,19 +56,19 @@ mapped_buffer::~mapped_buffer() {
 }
 
 std::size_t mapped_buffer::mapped_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   return committed_slots_ * page_;
 }
 
 std::uint64_t mapped_buffer::generation() const {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   std::uint64_t sum = generation_before_;
   for (const auto &block : blocks_) sum += block->generation();
   return sum;
 }
 
 bool mapped_buffer::committed(std::size_t offset, std::size_t bytes) const {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   if (offset > reserved() || bytes > reserved() - offset) return false;
   if (bytes == 0) return true;
   for (std::size_t s = offset / page_; s <= (offset + bytes - 1) / page_; ++s) {
@@ -82,7 +82,9 @@ bool mapped_buffer::committed(std::size_t offset, std::size_t bytes) const {
 mapped_buffer::slot_run mapped_buffer::next_run(slot_run within, bool committed) const {
   // A reservation may have a hundred thousand slots of which a few were ever used.
   const std::size_t end = committed ? std::min(within.end(), committed_end_) : within.end();
-  const auto wanted = [&](std::size_t s) { return ((slots_[s] & live) != 0) == committed; };
+  const auto wanted = [&](std::size_t s) STILLMAP_REQUIRES(mutex_) {
+    return ((slots_[s] & live) != 0) == committed;
+  };
   std::size_t first = within.first;
   while (first < end && !wanted(first)) ++first;
   std::size_t last = first;
@@ -182,22 +184,21 @@ void mapped_buffer::forget_lost() {
   }
 }
 
-// What gives pages back also unmaps those that were given back before and that no work uses any more. Requires:
-// the lock is not held.
+// What gives pages back also unmaps those that were given back before and that no work uses any more.
 void mapped_buffer::collect_passed() const {
   if (space().stats().retiring_mappings != 0) space().collect();
 }
 
 status mapped_buffer::shrink_to(std::size_t bytes, release_fence idle) {
   collect_passed();
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   const std::size_t keep = divide_up(bytes, page_);
   return empty({keep, slots_.size() - keep}, idle);
 }
 
 status mapped_buffer::decommit(std::size_t offset, std::size_t bytes, release_fence idle) {
   collect_passed();
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   STILLMAP_RETURN_IF_ERROR(check_range("growable_buffer::decommit", offset, bytes, true));
   return empty({offset / page_, bytes / page_}, idle);
 }
@@ -229,7 +230,7 @@ status mapped_buffer::empty(slot_run run, release_fence idle) {
 status mapped_buffer::close(release_fence idle) {
   options_.pools.front()->cancel_background(this);
   collect_passed();
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   ahead_due_ = false;
   return empty({0, slots_.size()}, idle);
 }

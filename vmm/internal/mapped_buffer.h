@@ -19,8 +19,15 @@ class mapped_buffer final : public buffer_impl {
                 std::shared_ptr<address_block> first);
   ~mapped_buffer() override;
 
-  device_address address() const override { return blocks_.front()->range().begin; }
-  std::size_t reserved() const override { return slots_.size() * page_; }
+  // Both without the lock, because a caller would wait while pages are mapped ahead. blocks_ and the number
+  // of slots change only in operations of the buffer's user, which exclude each other and these
+  // (growable_buffer, Threads); they change under the lock, because map_ahead() reads them.
+  device_address address() const override STILLMAP_NO_THREAD_SAFETY_ANALYSIS {
+    return blocks_.front()->range().begin;
+  }
+  std::size_t reserved() const override STILLMAP_NO_THREAD_SAFETY_ANALYSIS {
+    return slots_.size() * page_;
+  }
   std::size_t page_bytes() const override { return page_; }
   std::size_t mapped_bytes() const override;
   bool in_place() const override { return true; }
@@ -60,52 +67,62 @@ class mapped_buffer final : public buffer_impl {
     fence idle;
   };
 
-  // All require mutex_.
-  virtual_range span(slot_run run) const {
+  virtual_range span(slot_run run) const STILLMAP_REQUIRES(mutex_) {
     return {address() + run.first * page_, run.count * page_};
   }
-  slot_run next_run(slot_run within, bool committed) const;
-  std::size_t committed_bytes(slot_run within) const;
-  std::vector<slot_run> runs(slot_run within, bool committed) const;
-  slot_run in_first_block(slot_run run) const;
-  std::shared_ptr<address_block> block_of(std::size_t slot) const;
-  void retire(slot_run run, const fence &idle) noexcept;
-  status apply(remap_plan &&plan);
-  void forget_lost();
+  slot_run next_run(slot_run within, bool committed) const STILLMAP_REQUIRES(mutex_);
+  std::size_t committed_bytes(slot_run within) const STILLMAP_REQUIRES(mutex_);
+  std::vector<slot_run> runs(slot_run within, bool committed) const STILLMAP_REQUIRES(mutex_);
+  slot_run in_first_block(slot_run run) const STILLMAP_REQUIRES(mutex_);
+  std::shared_ptr<address_block> block_of(std::size_t slot) const STILLMAP_REQUIRES(mutex_);
+  void retire(slot_run run, const fence &idle) noexcept STILLMAP_REQUIRES(mutex_);
+  status apply(remap_plan &&plan) STILLMAP_REQUIRES(mutex_);
+  void forget_lost() STILLMAP_REQUIRES(mutex_);
   status check_range(const char *op, std::size_t offset, std::size_t bytes, bool pages) const;
-  status check_awake(const char *op, slot_run run) const;
-  status check_shareable(const char *op, slot_run run, std::uint8_t forbidden);
-  status grow(const char *op, std::size_t bytes, consumer_stream consumer);
-  status fill(const char *op, slot_run run, consumer_stream consumer);
-  status fill(slot_run run, consumer_stream consumer, std::vector<revived_range> &revived);
-  status revive(slot_run run, consumer_stream consumer, std::vector<revived_range> &revived);
-  status map_fresh(const std::vector<slot_run> &missing, consumer_stream consumer);
-  status empty(slot_run run, release_fence idle);
-  void collect_passed() const;
+  status check_awake(const char *op, slot_run run) const STILLMAP_REQUIRES(mutex_);
+  status check_shareable(const char *op, slot_run run, std::uint8_t forbidden)
+      STILLMAP_REQUIRES(mutex_);
+  status grow(const char *op, std::size_t bytes, consumer_stream consumer)
+      STILLMAP_REQUIRES(mutex_);
+  status fill(const char *op, slot_run run, consumer_stream consumer) STILLMAP_REQUIRES(mutex_);
+  status fill(slot_run run, consumer_stream consumer, std::vector<revived_range> &revived)
+      STILLMAP_REQUIRES(mutex_);
+  status revive(slot_run run, consumer_stream consumer, std::vector<revived_range> &revived)
+      STILLMAP_REQUIRES(mutex_);
+  status map_fresh(const std::vector<slot_run> &missing, consumer_stream consumer)
+      STILLMAP_REQUIRES(mutex_);
+  status empty(slot_run run, release_fence idle) STILLMAP_REQUIRES(mutex_);
+  void collect_passed() const STILLMAP_EXCLUDES(mutex_);
   status plan_fresh(remap_plan &plan, const std::vector<slot_run> &missing, device_address base,
-                    consumer_stream consumer);
+                    consumer_stream consumer) STILLMAP_REQUIRES(mutex_);
   status check_memory(std::size_t pages) const;
-  status outgrow(const char *op, std::size_t bytes, consumer_stream consumer);
+  status outgrow(const char *op, std::size_t bytes, consumer_stream consumer)
+      STILLMAP_REQUIRES(mutex_);
   status relocate(const char *op, std::shared_ptr<address_block> target, std::size_t bytes,
-                  consumer_stream consumer);
-  void mark(slot_run run, bool committed);
-  status replace_released(slot_run run, consumer_stream consumer);
-  std::vector<page_ptr> pages_of(slot_run run) const;
-  void keep_pool_of(const page_ptr &page);
+                  consumer_stream consumer) STILLMAP_REQUIRES(mutex_);
+  void mark(slot_run run, bool committed) STILLMAP_REQUIRES(mutex_);
+  status replace_released(slot_run run, consumer_stream consumer) STILLMAP_REQUIRES(mutex_);
+  std::vector<page_ptr> pages_of(slot_run run) const STILLMAP_REQUIRES(mutex_);
+  void keep_pool_of(const page_ptr &page) STILLMAP_REQUIRES(mutex_);
   access_ptr reading() const;
-  status unshare(const std::vector<std::size_t> &slots, stream_ref stream);
+  status unshare(const std::vector<std::size_t> &slots, stream_ref stream)
+      STILLMAP_REQUIRES(mutex_);
   void drop_scratch(std::shared_ptr<address_block> scratch, stream_ref stream);
-  void map_ahead();
+  void map_ahead() STILLMAP_EXCLUDES(mutex_);
   address_space &space() const { return device_.space(); }
 
   const std::size_t page_;
-  const access_ptr access_;                             // of every mapping
-  std::vector<std::shared_ptr<address_block>> blocks_;  // adjacent, in address order
-  std::vector<std::uint8_t> slots_;
-  std::vector<std::shared_ptr<page_pool>> guests_;  // pools of pages from other buffers
-  std::size_t committed_slots_ = 0;
-  std::size_t committed_end_ = 0;        // no slot from here on is committed
-  std::uint64_t generation_before_ = 0;  // of blocks this buffer has left
+  const access_ptr access_;  // of every mapping
+  // Adjacent, in address order.
+  std::vector<std::shared_ptr<address_block>> blocks_ STILLMAP_GUARDED_BY(mutex_);
+  std::vector<std::uint8_t> slots_ STILLMAP_GUARDED_BY(mutex_);
+  // Pools of pages from other buffers.
+  std::vector<std::shared_ptr<page_pool>> guests_ STILLMAP_GUARDED_BY(mutex_);
+  std::size_t committed_slots_ STILLMAP_GUARDED_BY(mutex_) = 0;
+  // No slot from here on is committed.
+  std::size_t committed_end_ STILLMAP_GUARDED_BY(mutex_) = 0;
+  // Of blocks this buffer has left.
+  std::uint64_t generation_before_ STILLMAP_GUARDED_BY(mutex_) = 0;
   std::atomic<bool> ahead_due_{false};
 };
 

@@ -8,7 +8,7 @@
 namespace stillmap {
 
 status mapped_buffer::reserve(const char *op, std::size_t bytes, consumer_stream consumer) {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   if (bytes <= capacity()) return {};
   const std::size_t held = committed_bytes({0, divide_up(bytes, page_)});
   const status grown = grow(op, bytes, consumer);
@@ -32,11 +32,12 @@ status mapped_buffer::grow(const char *op, std::size_t bytes, consumer_stream co
 
 status mapped_buffer::commit(std::size_t offset, std::size_t bytes, consumer_stream consumer) {
   constexpr const char *op = "growable_buffer::commit";
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   STILLMAP_RETURN_IF_ERROR(check_range(op, offset, bytes, true));
   const slot_run run{offset / page_, bytes / page_};
   const std::size_t held = committed_bytes(run);
-  status done = with_host_memory(op, [&] { return replace_released(run, consumer); });
+  status done = with_host_memory(
+      op, [&]() STILLMAP_REQUIRES(mutex_) { return replace_released(run, consumer); });
   if (done) done = fill(op, run, consumer);
   if (!done) return tl::unexpected(of_request(done.error(), op, bytes, held));
   return {};
@@ -68,7 +69,8 @@ std::size_t mapped_buffer::committed_bytes(slot_run within) const {
 // Commits the uncommitted slots of `run`. All or nothing.
 status mapped_buffer::fill(const char *op, slot_run run, consumer_stream consumer) {
   std::vector<revived_range> revived;
-  const status filled = with_host_memory(op, [&] { return fill(run, consumer, revived); });
+  const status filled = with_host_memory(
+      op, [&]() STILLMAP_REQUIRES(mutex_) { return fill(run, consumer, revived); });
   if (filled) {
     mark(run, true);
   } else {
@@ -143,11 +145,9 @@ status mapped_buffer::plan_fresh(remap_plan &plan, const std::vector<slot_run> &
     each([&](std::size_t) { ++n; });
     std::vector<page_ptr> pages;
     STILLMAP_RETURN_IF_ERROR(options_.pools[stripe]->acquire(n, pages, consumer));
+    for (const page_ptr &p : pages) keep_pool_of(p);  // memory was short: another pool's page
     auto next = pages.begin();
-    each([&](std::size_t slot) {
-      keep_pool_of(*next);  // memory was short: another pool's page
-      plan.map(base + slot * page_, std::move(*next++));
-    });
+    each([&](std::size_t slot) { plan.map(base + slot * page_, std::move(*next++)); });
   }
   return {};
 }
@@ -261,12 +261,12 @@ void mapped_buffer::size_changed() {
   if (spare * 2 >= ahead || ahead_due_.exchange(true)) return;
   if (options_.pools.front()->in_background(this, [this] { map_ahead(); })) return;
   ahead_due_ = false;
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   ++stats_.ahead_failures;
 }
 
 void mapped_buffer::map_ahead() {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   ahead_due_ = false;
   const std::size_t target =
       std::min(reserved(), round_up(size() + options_.map_ahead_bytes, page_));

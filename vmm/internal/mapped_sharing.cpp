@@ -37,7 +37,7 @@ status mapped_buffer::check_awake(const char *op, slot_run run) const {
 
 status mapped_buffer::check_access(const char *op, std::size_t offset, std::size_t bytes,
                                    access_mode wanted) const {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   const std::size_t first = offset / page_;
   const slot_run run{first, (offset + bytes - 1) / page_ - first + 1};
   STILLMAP_RETURN_IF_ERROR(check_awake(op, run));
@@ -76,7 +76,7 @@ status mapped_buffer::check_shareable(const char *op, slot_run run, std::uint8_t
 result<std::unique_ptr<buffer_impl>> mapped_buffer::alias(std::size_t offset, std::size_t bytes,
                                                           std::size_t times) {
   constexpr const char *op = "growable_buffer::alias";
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   STILLMAP_RETURN_IF_ERROR(check_range(op, offset, bytes, true));
   if (bytes == 0 || times == 0 || times > SIZE_MAX / 2 / bytes) {
     return make_error(errc::invalid_argument, op, "there is nothing to alias, or too much", times,
@@ -90,6 +90,7 @@ result<std::unique_ptr<buffer_impl>> mapped_buffer::alias(std::size_t offset, st
   if (!block) return tl::unexpected(block.error());
   auto other =
       std::make_unique<mapped_buffer>(device_, std::move(options), access_, std::move(*block));
+  const lock_guard other_lock(other->mutex_);  // nobody else's yet
   remap_plan plan(remap_plan::of_buffer{}, access_);
   const std::vector<page_ptr> pages = pages_of(run);
   for (std::size_t i = 0; i < pages.size() * times; ++i) {
@@ -106,7 +107,7 @@ result<std::unique_ptr<buffer_impl>> mapped_buffer::alias(std::size_t offset, st
 
 result<std::unique_ptr<buffer_impl>> mapped_buffer::fork() {
   constexpr const char *op = "growable_buffer::fork";
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   const std::vector<slot_run> full = runs({0, slots_.size()}, true);
   for (const slot_run run : full) {
     STILLMAP_RETURN_IF_ERROR(check_shareable(op, run, aliased));
@@ -120,6 +121,7 @@ result<std::unique_ptr<buffer_impl>> mapped_buffer::fork() {
                                      page_ & (~page_ + 1), {}, options_.tag);
   if (!block) return tl::unexpected(block.error());
   auto child = std::make_unique<mapped_buffer>(device_, options_, access_, std::move(*block));
+  const lock_guard child_lock(child->mutex_);  // nobody else's yet
   child->guests_ = guests_;
   const access_ptr readable = reading();
   remap_plan plan(remap_plan::of_buffer{}, readable);
@@ -146,7 +148,7 @@ result<std::unique_ptr<buffer_impl>> mapped_buffer::fork() {
 
 status mapped_buffer::make_writable(std::size_t offset, std::size_t bytes, stream_ref stream) {
   constexpr const char *op = "growable_buffer::make_writable";
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   STILLMAP_RETURN_IF_ERROR(check_range(op, offset, bytes, false));
   if (bytes == 0) return {};
   const std::size_t first = offset / page_;
@@ -243,7 +245,7 @@ status mapped_buffer::splice(std::size_t offset, std::size_t bytes, buffer_impl 
   if (to == this) {
     return make_error(errc::invalid_argument, op, "a buffer cannot be spliced into itself");
   }
-  const std::scoped_lock lock(mutex_, to->mutex_);
+  const scoped_lock lock(mutex_, to->mutex_);
   if (!(device_ == to->device_)) {
     return make_error(errc::invalid_argument, op, "the buffers are on different devices",
                       static_cast<std::uint64_t>(to->device_.ordinal()));
