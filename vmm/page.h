@@ -58,7 +58,7 @@ class page {
   bool granted_ = false;  // counted by the pool's quota
   std::atomic<std::uint32_t> references_{0};
   page_owner *owner_;
-  fence idle_after_;        // guarded by the pool's mutex
+  fence idle_after_;        // under the pool's mutex, unless only one thread has the page
   list_links<page> links_;  // in a list of the pool
 };
 

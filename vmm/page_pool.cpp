@@ -70,7 +70,7 @@ result<std::shared_ptr<page_pool>> page_pool::create(const device &d, page_pool_
 // failed to unmap.
 page_pool::~page_pool() {
   {
-    const std::lock_guard lock(background_mutex_);
+    const lock_guard lock(background_mutex_);
     stopping_ = true;
     jobs_.clear();
   }
@@ -82,7 +82,7 @@ page_pool::~page_pool() {
   device_.space->abandon(*this);
   page_list all;
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     dying_ = true;
     all.append(ready_);
   }
@@ -109,7 +109,7 @@ status page_pool::check_size(std::size_t pages, const char *op) const {
 }
 
 page_pool_stats page_pool::stats() const {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   page_pool_stats s = stats_;
   s.waiting = physical_size(waiting_.size() * options_.page_bytes);
   s.free = physical_size(ready_.size() * options_.page_bytes) + s.waiting;
@@ -140,11 +140,11 @@ status page_pool::acquire(std::size_t n, std::vector<page_ptr> &out,
   got.append(fresh);
   while (page *const p = got.pop_front()) out.push_back(page_ptr(ledger_page_ptr(p)));
   for (page_ptr &p : stolen) out.push_back(std::move(p));
-  const std::lock_guard lock(background_mutex_);
+  const lock_guard lock(background_mutex_);
   if (keep_ready_ != 0) {
     keep_ready_due_ = true;
     if (!start_background_locked()) {
-      const std::lock_guard stats_lock(mutex_);
+      const lock_guard stats_lock(mutex_);
       ++stats_.background_failures;
     }
   }
@@ -157,7 +157,7 @@ status page_pool::make_pages(std::size_t n, page_list &made) {
   const std::size_t bytes = options_.page_bytes;
   std::size_t allowed = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     allowed = std::min(n, (options_.limit - std::min(options_.limit, created_bytes_)) / bytes);
     created_bytes_ += allowed * bytes;
   }
@@ -178,7 +178,7 @@ status page_pool::make_pages(std::size_t n, page_list &made) {
     }
   }
   if (done != 0) device_.space->physical_created(done * bytes);
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   created_bytes_ -= (allowed - done) * bytes;
   if (outcome && allowed < n) {
     const std::size_t left = options_.limit - std::min(options_.limit, std::size_t{created_bytes_});
@@ -212,7 +212,7 @@ void page_pool::give_up_grant(std::size_t bytes) noexcept {
 void page_pool::forget(page *p) noexcept {
   device_.space->physical_released(p->bytes_);
   if (p->granted_) give_up_grant(p->bytes_);
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   created_bytes_ -= p->bytes_;
   ++stats_.pages_released;
   stats_.created -= physical_size(p->bytes_);
@@ -240,7 +240,7 @@ result<page_ptr> page_pool::adopt(physical_memory memory) {
   [[maybe_unused]] const physical_handle taken = std::move(memory).release();
   device_.space->physical_created(options_.page_bytes);
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     created_bytes_ += options_.page_bytes;
     stats_.created += physical_size(options_.page_bytes);
     stats_.peak = std::max(stats_.peak, stats_.created);
@@ -249,13 +249,13 @@ result<page_ptr> page_pool::adopt(physical_memory memory) {
 }
 
 bool page_pool::has_fence(const page &p) const {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   return !p.idle_after_.trivially_passed();
 }
 
 void page_pool::add_fence(page &p, const fence &idle) {
   const auto joined = [&] {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     return p.idle_after_.join(idle);
   };
   if (!joined()) report_if_failed(fence(idle).wait());
@@ -264,7 +264,7 @@ void page_pool::add_fence(page &p, const fence &idle) {
 void page_pool::give_back(page *p) noexcept {
   page_list surplus;
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     if (p->imported_ || p->properties_ != properties_) {
       surplus.push_back(*p);  // never reused
     } else if (p->idle_after_.trivially_passed()) {
@@ -287,7 +287,7 @@ void page_pool::release_pages(page_list &pages) noexcept {
         guard.entered() ? driver().release_physical(p->handle_) : guard.entered();
     if (!released) {
       report_background_error(released.error());
-      const std::lock_guard lock(mutex_);
+      const lock_guard lock(mutex_);
       if (!dying_ && !p->imported_ && p->properties_ == properties_) {
         ready_.push_back(*p);  // to be released another time
         continue;
@@ -306,18 +306,18 @@ result<physical_size> page_pool::trim(std::size_t keep) {
   // Of what retired, the pool keeps no more than keep_free.
   physical_size freed((stats().pages_released - before) * options_.page_bytes);
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     STILLMAP_RETURN_IF_ERROR(find_passed_locked(SIZE_MAX));
   }
   for (;;) {
     page *p = nullptr;
     {
-      const std::lock_guard lock(mutex_);
+      const lock_guard lock(mutex_);
       if (ready_.empty() || ready_.size() * options_.page_bytes <= keep) break;
       p = ready_.pop_back();
     }
     if (const status released = driver().release_physical(p->handle_); !released) {
-      const std::lock_guard lock(mutex_);
+      const lock_guard lock(mutex_);
       ready_.push_back(*p);
       return tl::unexpected(released.error());
     }
@@ -346,14 +346,14 @@ result<bool> page_pool::prepare_one(std::size_t bytes) {
   const std::size_t pages = divide_up(bytes, options_.page_bytes);
   STILLMAP_RETURN_IF_ERROR(check_size(pages, "page_pool::prepare"));
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     if (ready_.size() >= pages) return false;
   }
   const context_guard guard(driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   page_list made;
   STILLMAP_RETURN_IF_ERROR(make_pages(1, made));
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   ready_.append(made);
   return true;
 }

@@ -1,19 +1,18 @@
 // Free pages of one size, location and handle type. A warm pool saves growing buffers the cost of
 // cuMemCreate; a page freed under a fence waits in the pool without blocking the host.
-// Lock order: page_pool::mutex_ is a leaf; under it at most an event is queried, which never
-// blocks. docs/pages.md#pages
+// Lock order: background_mutex_, mutex_. Under mutex_ at most an event is queried or given back, which
+// never blocks. docs/pages.md#pages
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/linked_list.h"
 #include "stillmap/vmm/memory_quota.h"
@@ -62,7 +61,7 @@ class page_pool final : private page_owner {
   // The memory that the pool's pages lie in, in bytes: its own device's. SIZE_MAX where it is not
   // known (host memory, another device's).
   std::size_t location_bytes() const;
-  page_pool_stats stats() const;
+  page_pool_stats stats() const STILLMAP_EXCLUDES(mutex_);
 
   // Appends `n` pages to `out`, all or none. Order of preference: free pages; pages of retiring
   // mappings whose fence has passed; new pages. When memory is short, free pages of the device's
@@ -77,7 +76,8 @@ class page_pool final : private page_owner {
   // Cost:     none when warm; else one create per page, and where mappings retire one query per
   //           fence and one unmap per run whose fence has passed.
   status acquire(std::size_t n, std::vector<page_ptr> &out,
-                 std::optional<stream_ref> consumer = std::nullopt);
+                 std::optional<stream_ref> consumer = std::nullopt)
+      STILLMAP_EXCLUDES(background_mutex_, mutex_);
 
   // Takes ownership of `memory` as one page of this pool. Imported and retained memory, which has
   // another owner too, is released instead of pooled when the page is dropped.
@@ -99,7 +99,7 @@ class page_pool final : private page_owner {
   // Returns the amount that the pool released meanwhile.
   // Errors: the driver's; the page concerned stays in the pool.
   // Cost:   one release per page; where pages wait or mappings retire, as acquire().
-  result<physical_size> trim(std::size_t keep = 0);
+  result<physical_size> trim(std::size_t keep = 0) STILLMAP_EXCLUDES(mutex_);
 
   // Queues `run` on the pool's background thread, which blocks asynchronous signals and runs one job at
   // a time. cancel_background removes the jobs of `owner` and waits for one that is running: call it
@@ -118,47 +118,50 @@ class page_pool final : private page_owner {
   using page_list = linked_list<page, &page::links_>;
 
   std::shared_ptr<page_pool> share() override;
-  void give_back(page *p) noexcept override;
-  void add_fence(page &p, const fence &idle) override;
-  bool has_fence(const page &p) const override;
+  void give_back(page *p) noexcept override STILLMAP_EXCLUDES(mutex_);
+  void add_fence(page &p, const fence &idle) override STILLMAP_EXCLUDES(mutex_);
+  bool has_fence(const page &p) const override STILLMAP_EXCLUDES(mutex_);
   status check_size(std::size_t pages, const char *op) const;
-  status take_free(std::size_t n, page_list &got);
-  status find_passed_locked(std::size_t n);
-  void put_back(page_list &pages);
+  status take_free(std::size_t n, page_list &got) STILLMAP_EXCLUDES(mutex_);
+  status find_passed_locked(std::size_t n) STILLMAP_REQUIRES(mutex_);
+  void put_back(page_list &pages) STILLMAP_EXCLUDES(mutex_);
   status take_waiting(std::size_t more, page_list &got, std::vector<page_ptr> &stolen,
-                      std::optional<stream_ref> consumer);
+                      std::optional<stream_ref> consumer) STILLMAP_EXCLUDES(mutex_);
   status supply(std::size_t n, page_list &got, page_list &fresh, std::vector<page_ptr> &stolen,
-                std::optional<stream_ref> consumer);
-  status make_pages(std::size_t n, page_list &made);
-  result<bool> prepare_one(std::size_t bytes);
+                std::optional<stream_ref> consumer) STILLMAP_EXCLUDES(mutex_);
+  status make_pages(std::size_t n, page_list &made) STILLMAP_EXCLUDES(mutex_);
+  result<bool> prepare_one(std::size_t bytes) STILLMAP_EXCLUDES(mutex_);
   result<physical_handle> create_granted(std::size_t bytes);
   void give_up_grant(std::size_t bytes) noexcept;
-  void forget(page *p) noexcept;
+  void forget(page *p) noexcept STILLMAP_EXCLUDES(mutex_);
   std::size_t free_others(std::size_t bytes);
-  void release_pages(page_list &pages) noexcept;
-  status start_background_locked() noexcept;
-  void run_background();
+  void release_pages(page_list &pages) noexcept STILLMAP_EXCLUDES(mutex_);
+  status start_background_locked() noexcept STILLMAP_REQUIRES(background_mutex_);
+  void run_background() STILLMAP_EXCLUDES(background_mutex_, mutex_);
 
   device_state &device_;
+  // Set before anybody else has the pool:
   page_pool_options options_;
   physical_properties properties_;
   std::weak_ptr<page_pool> self_;  // empty for the device's own pool, which lives with the device
 
-  mutable std::mutex mutex_;
-  page_list ready_;    // lists, so that returning a page takes no memory
-  page_list waiting_;  // behind a fence not yet seen passed
-  bool dying_ = false;
-  page_pool_stats stats_;
-  std::uint64_t created_bytes_ = 0;  // pages being created right now included
+  mutable mutex mutex_;
+  page_list ready_ STILLMAP_GUARDED_BY(mutex_);  // lists, so that returning a page takes no memory
+  page_list waiting_ STILLMAP_GUARDED_BY(mutex_);  // behind a fence not yet seen passed
+  bool dying_ STILLMAP_GUARDED_BY(mutex_) = false;
+  page_pool_stats stats_ STILLMAP_GUARDED_BY(mutex_);
+  // Pages being created right now included.
+  std::uint64_t created_bytes_ STILLMAP_GUARDED_BY(mutex_) = 0;
 
-  std::mutex background_mutex_;
-  std::condition_variable background_wake_, background_idle_;
-  std::deque<job> jobs_;
-  const void *running_for_ = nullptr;
-  std::size_t keep_ready_ = 0;
-  bool keep_ready_due_ = false, creating_ = false;
-  bool stopping_ = false;
-  std::thread background_;
+  mutex background_mutex_;
+  condition_variable background_wake_, background_idle_;
+  std::deque<job> jobs_ STILLMAP_GUARDED_BY(background_mutex_);
+  const void *running_for_ STILLMAP_GUARDED_BY(background_mutex_) = nullptr;
+  std::size_t keep_ready_ STILLMAP_GUARDED_BY(background_mutex_) = 0;
+  bool keep_ready_due_ STILLMAP_GUARDED_BY(background_mutex_) = false;
+  bool creating_ STILLMAP_GUARDED_BY(background_mutex_) = false;
+  bool stopping_ STILLMAP_GUARDED_BY(background_mutex_) = false;
+  std::thread background_ STILLMAP_GUARDED_BY(background_mutex_);
 };
 
 }  // namespace stillmap

@@ -9,18 +9,21 @@
 namespace stillmap {
 
 void page_pool::keep_ready(std::size_t bytes) {
-  std::unique_lock lock(background_mutex_);
+  unique_lock lock(background_mutex_);
   keep_ready_ = bytes;
   keep_ready_due_ = bytes != 0;
-  if (bytes == 0) return background_idle_.wait(lock, [&] { return !creating_; });
+  if (bytes == 0) {
+    return background_idle_.wait(
+        lock, [this]() STILLMAP_REQUIRES(background_mutex_) { return !creating_; });
+  }
   if (start_background_locked()) return;
-  const std::lock_guard stats_lock(mutex_);
+  const lock_guard stats_lock(mutex_);
   ++stats_.background_failures;
 }
 
 status page_pool::in_background(const void *owner, std::function<void()> run) {
   return with_host_memory("page_pool::in_background", [&]() -> status {
-    const std::lock_guard lock(background_mutex_);
+    const lock_guard lock(background_mutex_);
     jobs_.push_back({owner, std::move(run)});
     const status started = start_background_locked();
     if (!started) jobs_.pop_back();
@@ -29,9 +32,10 @@ status page_pool::in_background(const void *owner, std::function<void()> run) {
 }
 
 void page_pool::cancel_background(const void *owner) noexcept {
-  std::unique_lock lock(background_mutex_);
+  unique_lock lock(background_mutex_);
   std::erase_if(jobs_, [&](const job &j) { return j.owner == owner; });
-  background_idle_.wait(lock, [&] { return running_for_ != owner; });
+  background_idle_.wait(
+      lock, [&]() STILLMAP_REQUIRES(background_mutex_) { return running_for_ != owner; });
 }
 
 status page_pool::start_background_locked() noexcept {
@@ -49,9 +53,11 @@ status page_pool::start_background_locked() noexcept {
 }
 
 void page_pool::run_background() {
-  std::unique_lock lock(background_mutex_);
+  unique_lock lock(background_mutex_);
   for (;;) {
-    background_wake_.wait(lock, [&] { return stopping_ || !jobs_.empty() || keep_ready_due_; });
+    background_wake_.wait(lock, [this]() STILLMAP_REQUIRES(background_mutex_) {
+      return stopping_ || !jobs_.empty() || keep_ready_due_;
+    });
     if (stopping_) return;
     if (!jobs_.empty()) {
       const job next = std::move(jobs_.front());
@@ -71,7 +77,7 @@ void page_pool::run_background() {
     lock.unlock();
     const auto more = prepare_one(wanted);
     if (!more) {
-      const std::lock_guard stats_lock(mutex_);
+      const lock_guard stats_lock(mutex_);
       ++stats_.background_failures;
     }
     lock.lock();

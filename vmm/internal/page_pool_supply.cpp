@@ -41,7 +41,7 @@ status page_pool::supply(std::size_t n, page_list &got, page_list &fresh,
 // Takes ready pages, oldest first: pages that were returned together are taken together, so that
 // physically adjacent pages stay adjacent.
 status page_pool::take_free(std::size_t n, page_list &got) {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   STILLMAP_RETURN_IF_ERROR(find_passed_locked(n));
   while (got.size() < n && !ready_.empty()) {
     got.push_back(*ready_.pop_front());
@@ -63,7 +63,7 @@ status page_pool::find_passed_locked(std::size_t n) {
 
 // Returns pages that take_free or take_waiting took.
 void page_pool::put_back(page_list &pages) {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   while (page *const p = pages.pop_front()) {
     (p->idle_after_.trivially_passed() ? ready_ : waiting_).push_back(*p);
     --stats_.pages_reused;
@@ -83,7 +83,7 @@ status page_pool::take_waiting(std::size_t more, page_list &got, std::vector<pag
   while (got.size() + stolen.size() < wanted) {
     page *p = nullptr;
     {
-      const std::lock_guard lock(mutex_);
+      const lock_guard lock(mutex_);
       p = waiting_.pop_front();
       if (p == nullptr) break;
       ++stats_.pages_reused;
@@ -98,7 +98,7 @@ status page_pool::take_waiting(std::size_t more, page_list &got, std::vector<pag
   }
   if (got.size() + stolen.size() < wanted && space.stats().retiring_mappings != 0) {
     {
-      const std::lock_guard lock(mutex_);
+      const lock_guard lock(mutex_);
       ++stats_.host_waits;
     }
     space.collect(true);
