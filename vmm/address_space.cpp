@@ -28,12 +28,6 @@ address_space::~address_space() {
   collect(true);
 }
 
-void address_block::count_suspended(int change) noexcept {
-  const bool any = suspended_ != 0;
-  suspended_ += static_cast<std::size_t>(change);
-  if (listener_ && any != (suspended_ != 0)) listener_->on_suspension(suspended_ != 0);
-}
-
 address_block::~address_block() {
   if (id_ != 0) device_.space->release_block(*this);
 }
@@ -71,7 +65,7 @@ result<std::shared_ptr<address_block>> address_space::reserve_up_to(
     auto known = prepared.extract(prepared.begin());
     STILLMAP_ASSIGN_OR_RETURN(const auto at,
                               find_addresses(bytes, least, std::max(alignment, page), hint));
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     block->range_ = at;
     block->id_ = next_block_++;
     known.key() = at.begin.value();
@@ -89,7 +83,7 @@ result<virtual_range> address_space::find_addresses(std::size_t bytes, std::size
   const driver &drv = *device_.drv;
   const context_guard guard(drv, device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
-  const std::lock_guard reserving(reserve_mutex_);
+  const lock_guard reserving(reserve_mutex_);
   const auto reserve_now = [&](std::size_t n) {
     return drv.reserve_addresses(n, alignment, hint).map([&](device_address at) {
       return virtual_range{at, n};
@@ -140,7 +134,7 @@ virtual_range address_space::between_neighbours_locked(block_map::const_iterator
 
 void address_space::release_block(address_block &block) noexcept {
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     forget_suspended_locked(block.range());
     const auto gone = blocks_.find(block.range().begin.value());
     ledger_->mappings.trim(between_neighbours_locked(gone));
@@ -156,8 +150,8 @@ void address_space::release_block(address_block &block) noexcept {
 void address_space::abandon(const page_owner &pool) noexcept {
   mapping_list left;  // destroyed after the locks are released
   {
-    const std::lock_guard collecting(collect_mutex_);
-    const std::lock_guard lock(mutex_);
+    const lock_guard collecting(collect_mutex_);
+    const lock_guard lock(mutex_);
     mapping_index &all = ledger_->mappings;
     for (mapping_entry *e = all.first(), *next = nullptr; e != nullptr; e = next) {
       next = all.after(*e);
@@ -184,7 +178,7 @@ std::unique_ptr<mapping_entry> address_space::take_locked(mapping_entry &e) {
   if (e.suspended_by != 0) {
     --suspended_;
     bytes_without_page_locked(e) -= e.range.bytes;
-    e.suspended_in->count_suspended(-1);
+    count_suspended_locked(*e.suspended_in, -1);
   } else {
     stats_.mapped_bytes -= e.range.bytes;
   }
@@ -204,7 +198,14 @@ void address_space::suspend_locked(mapping_entry &e, address_block &block, std::
   ++suspended_;
   stats_.mapped_bytes -= e.range.bytes;
   bytes_without_page_locked(e) += e.range.bytes;
-  block.count_suspended(1);
+  count_suspended_locked(block, 1);
+}
+
+void address_space::count_suspended_locked(address_block &block, int change) noexcept {
+  const bool any = block.suspended_ != 0;
+  block.suspended_ += static_cast<std::size_t>(change);
+  const bool now = block.suspended_ != 0;
+  if (block.listener_ && any != now) block.listener_->on_suspension(now);
 }
 
 // The figure that a suspended or released place is counted in.
@@ -213,7 +214,7 @@ std::size_t &address_space::bytes_without_page_locked(const mapping_entry &e) {
 }
 
 void address_space::release_suspended(virtual_range range, std::uint64_t by) noexcept {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   const mapping_index &all = ledger_->mappings;
   for (mapping_entry *e = all.from(range.begin); e != nullptr && e->range.begin < range.end();
        e = all.after(*e)) {
@@ -244,7 +245,7 @@ std::shared_ptr<address_block> address_space::block_at_locked(device_address at)
 }
 
 std::shared_ptr<address_block> address_space::block_at(device_address at) const {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   return block_at_locked(at);
 }
 
@@ -252,7 +253,7 @@ address_space::subscription address_space::on_backing_change(backing_callback cb
   try {
     auto kept = std::make_shared<const backing_callback>(std::move(cb));
     auto all = std::make_shared<subscribers>();
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     all->reserve(1 + (callbacks_ ? callbacks_->size() : 0));
     if (callbacks_) {
       std::copy_if(callbacks_->begin(), callbacks_->end(), std::back_inserter(*all),
@@ -270,7 +271,7 @@ void address_space::notify(backing_event::phase when, const address_block &block
                            virtual_range range) const {
   std::shared_ptr<const subscribers> all;
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     all = callbacks_;
   }
   if (!all) return;
@@ -292,7 +293,7 @@ result<address_space::fallback_record> address_space::prepare_fallback() {
 void address_space::add_fallback(virtual_range range, fallback_record prepared) noexcept {
   prepared.key() = range.begin.value();
   prepared.mapped() = range;
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   fallbacks_.insert(std::move(prepared));
   stats_.mapped_bytes += range.bytes;
   stats_.physical += physical_size(range.bytes);
@@ -300,31 +301,31 @@ void address_space::add_fallback(virtual_range range, fallback_record prepared) 
 }
 
 address_space::fallback_record address_space::remove_fallback(virtual_range range) noexcept {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   stats_.mapped_bytes -= range.bytes;
   stats_.physical -= physical_size(range.bytes);
   return fallbacks_.extract(range.begin.value());
 }
 
 void address_space::physical_created(std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   stats_.physical += physical_size(bytes);
   stats_.physical_peak = std::max(stats_.physical_peak, stats_.physical);
 }
 
 void address_space::physical_released(std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   stats_.physical -= physical_size(bytes);
 }
 
 address_space_stats address_space::stats() const {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   return stats_;
 }
 
 std::vector<block_record> address_space::blocks() const {
   std::vector<std::shared_ptr<address_block>> held;  // released after the lock
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   held.reserve(blocks_.size());
   std::vector<block_record> out;
   for (const auto &[begin, known] : blocks_) {
@@ -349,7 +350,7 @@ std::vector<block_record> address_space::blocks() const {
 
 std::vector<mapping_record> address_space::mappings(virtual_range within) const {
   std::vector<mapping_record> out;  // if it is dropped, after the lock
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   const mapping_index &all = ledger_->mappings;
   const mapping_entry *e = all.before(within.begin);
   for (e = e != nullptr ? e : all.from(within.begin); e != nullptr; e = all.after(*e)) {
@@ -376,7 +377,7 @@ std::vector<mapping_record> address_space::mappings() const {
 }
 
 bool address_space::records_any(virtual_range range) const {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   const mapping_entry *const last = ledger_->mappings.before(range.end());
   return last != nullptr && last->range.overlaps(range);
 }

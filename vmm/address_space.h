@@ -1,7 +1,7 @@
 // The ledger of one device: every reservation, every mapping, the retiring mappings, and the callbacks
 // that are run before and after a change. Inspection, checkpoints and pictures read it; hot paths do
 // not use it. docs/pages.md#the-ledger
-// Lock order: reserve_mutex_ > collect_mutex_ > mutex_ > page_pool::mutex_. Only the first two, under which
+// Lock order: reserve_mutex_, collect_mutex_, mutex_, page_pool::mutex_. Only the first two, under which
 // one thread reserves addresses and one unmaps retired mappings, are held across driver calls.
 #pragma once
 
@@ -9,12 +9,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/page.h"
 
@@ -23,7 +23,7 @@ namespace stillmap {
 struct ledger;
 struct mapping_entry;
 
-// Told by an address_block, under a lock: call nothing of the address space.
+// Told under the address space's lock: call nothing of it.
 class suspension_listener {
  public:
   virtual ~suspension_listener() = default;
@@ -49,13 +49,12 @@ class address_block {
   friend class removal;
   address_block(device_state &d, std::string tag, std::shared_ptr<suspension_listener> listener)
       : device_(d), tag_(std::move(tag)), listener_(std::move(listener)) {}
-  void count_suspended(int change) noexcept;  // under the address space's lock
 
   device_state &device_;
-  virtual_range range_;
+  virtual_range range_;  // as id_: set before anybody else has the block
   std::string tag_;
   const std::shared_ptr<suspension_listener> listener_;  // nullptr: none
-  std::size_t suspended_ = 0;                            // places
+  std::size_t suspended_ = 0;                            // places; under the address space's mutex_
   std::uint64_t id_ = 0;                                 // 0: it has no addresses yet
   std::atomic<std::uint64_t> generation_{0};
   // The block is a growable_buffer's: other plans may not add mappings, which it would not count.
@@ -151,7 +150,8 @@ class address_space {
   // (at once if it has). A page without another mapping returns to its pool under `idle`.
   // Errors: invalid_argument (not whole live mappings), those of the driver. Takes no host memory.
   // Cost:   one unmap per contiguous run when `idle` has passed, none otherwise.
-  status retire(std::shared_ptr<address_block> block, virtual_range range, fence idle);
+  status retire(std::shared_ptr<address_block> block, virtual_range range, fence idle)
+      STILLMAP_EXCLUDES(mutex_);
   // The places in `range` that `by` suspended are released: their contents are gone for good.
   // Cost: no driver call.
   void release_suspended(virtual_range range, std::uint64_t by) noexcept;
@@ -160,7 +160,7 @@ class address_space {
   // none. Does nothing where there are none. Unlike a plan, it takes no host memory.
   // Requires: no device work uses them any more, and the caller owns their reservations.
   // Errors:   as retire(). Cost: one unmap per contiguous run.
-  status unmap(virtual_range range);
+  status unmap(virtual_range range) STILLMAP_EXCLUDES(mutex_);
 
   // Takes retiring mappings back from the start of `range` on, as far as they have `access` and
   // pages that are not used elsewhere (aliased, forked and spliced pages are not taken back).
@@ -170,14 +170,15 @@ class address_space {
   result<std::size_t> revive(virtual_range range, const std::vector<access_grant> &access,
                              std::optional<stream_ref> consumer, fence &idle);
   // Undoes revive(), or retires what no longer has an owner. Cannot fail, and takes no host memory.
-  void retire_again(std::shared_ptr<address_block> block, virtual_range range, fence idle) noexcept;
+  void retire_again(std::shared_ptr<address_block> block, virtual_range range, fence idle) noexcept
+      STILLMAP_EXCLUDES(mutex_);
 
   // Unmaps the retiring mappings whose fence has passed; with `wait`, waits for all of them.
   // A mapping that fails to be unmapped stays retiring; the failure is a background error.
   // Returns the bytes unmapped. Takes no host memory.
-  std::size_t collect(bool wait = false);
+  std::size_t collect(bool wait = false) STILLMAP_EXCLUDES(collect_mutex_, mutex_);
   // Waits for and unmaps the retiring mappings in `range`. Errors: the driver's.
-  status collect_range(virtual_range range);
+  status collect_range(virtual_range range) STILLMAP_EXCLUDES(collect_mutex_, mutex_);
 
   // Appends at most `n` pages of retiring mappings to `out`. They may be mapped at a second address
   // at once; `consumer` waits for their fence.
@@ -197,11 +198,11 @@ class address_space {
 
   // Queries. Threads: safe; each result is a consistent copy. Those that return a vector throw
   // std::bad_alloc where the host has no memory for it.
-  address_space_stats stats() const;
+  address_space_stats stats() const STILLMAP_EXCLUDES(mutex_);
   std::vector<block_record> blocks() const;
   std::vector<mapping_record> mappings(virtual_range within) const;  // address order
   std::vector<mapping_record> mappings() const;
-  std::shared_ptr<address_block> block_at(device_address at) const;
+  std::shared_ptr<address_block> block_at(device_address at) const STILLMAP_EXCLUDES(mutex_);
 
   // Records of owners that use no plan: the cuMemAlloc fallback, page pools, physical_memory.
   // A record is prepared before the driver allocates, so that entering it cannot fail; one that was
@@ -210,13 +211,13 @@ class address_space {
   static result<fallback_record> prepare_fallback();
   void add_fallback(virtual_range range, fallback_record prepared) noexcept;
   fallback_record remove_fallback(virtual_range range) noexcept;
-  void physical_created(std::size_t bytes);
-  void physical_released(std::size_t bytes);
+  void physical_created(std::size_t bytes) STILLMAP_EXCLUDES(mutex_);
+  void physical_released(std::size_t bytes) STILLMAP_EXCLUDES(mutex_);
 
   // Called by ~address_block: frees the addresses.
-  void release_block(address_block &block) noexcept;
+  void release_block(address_block &block) noexcept STILLMAP_EXCLUDES(mutex_);
   // Called by ~page_pool: removes mappings of its pages that the driver failed to unmap.
-  void abandon(const page_owner &pool) noexcept;
+  void abandon(const page_owner &pool) noexcept STILLMAP_EXCLUDES(collect_mutex_, mutex_);
 
  private:
   friend class mapped_buffer;
@@ -230,37 +231,45 @@ class address_space {
   using subscribers = std::vector<std::weak_ptr<const backing_callback>>;
   using access_ptr = std::shared_ptr<const std::vector<access_grant>>;
 
-  static bool is_exclusive(const mapping_entry &e);
+  bool is_exclusive_locked(const mapping_entry &e) const STILLMAP_REQUIRES(mutex_);
   void set_retiring_locked(const std::shared_ptr<address_block> &block, virtual_range range,
-                           const fence &idle);
-  mapping_entry *retiring_in_locked(virtual_range range);
-  std::size_t gather_live_locked(virtual_range range, class removal &to);
-  std::unique_ptr<mapping_entry> take_locked(mapping_entry &e);
-  void drop_locked(mapping_entry &e);
-  void suspend_locked(mapping_entry &e, address_block &block, std::uint64_t by);
-  void forget_suspended_locked(virtual_range range);
-  std::size_t &bytes_without_page_locked(const mapping_entry &e);
-  std::size_t collect_run(class removal &run, bool wait, status &outcome);
-  std::shared_ptr<address_block> block_at_locked(device_address at) const;
-  virtual_range between_neighbours_locked(block_map::const_iterator block) const;
-  bool records_any(virtual_range range) const;
-  void notify(backing_event::phase when, const address_block &block, virtual_range range) const;
+                           const fence &idle) STILLMAP_REQUIRES(mutex_);
+  mapping_entry *retiring_in_locked(virtual_range range) STILLMAP_REQUIRES(mutex_);
+  std::size_t gather_live_locked(virtual_range range, class removal &to) STILLMAP_REQUIRES(mutex_);
+  std::unique_ptr<mapping_entry> take_locked(mapping_entry &e) STILLMAP_REQUIRES(mutex_);
+  void drop_locked(mapping_entry &e) STILLMAP_REQUIRES(mutex_);
+  void suspend_locked(mapping_entry &e, address_block &block, std::uint64_t by)
+      STILLMAP_REQUIRES(mutex_);
+  void forget_suspended_locked(virtual_range range) STILLMAP_REQUIRES(mutex_);
+  void count_suspended_locked(address_block &block, int change) noexcept STILLMAP_REQUIRES(mutex_);
+  std::size_t &bytes_without_page_locked(const mapping_entry &e) STILLMAP_REQUIRES(mutex_);
+  std::size_t collect_run(class removal &run, bool wait, status &outcome)
+      STILLMAP_REQUIRES(collect_mutex_) STILLMAP_EXCLUDES(mutex_);
+  std::shared_ptr<address_block> block_at_locked(device_address at) const STILLMAP_REQUIRES(mutex_);
+  virtual_range between_neighbours_locked(block_map::const_iterator block) const
+      STILLMAP_REQUIRES(mutex_);
+  bool records_any(virtual_range range) const STILLMAP_EXCLUDES(mutex_);
+  void notify(backing_event::phase when, const address_block &block, virtual_range range) const
+      STILLMAP_EXCLUDES(mutex_);
   result<virtual_range> find_addresses(std::size_t bytes, std::size_t least, std::size_t alignment,
-                                       device_address hint);
-  std::size_t largest_free(std::size_t above, std::size_t alignment) const;
+                                       device_address hint)
+      STILLMAP_EXCLUDES(reserve_mutex_, collect_mutex_, mutex_);
+  std::size_t largest_free(std::size_t above, std::size_t alignment) const
+      STILLMAP_REQUIRES(reserve_mutex_);
 
   device_state &device_;
-  std::mutex reserve_mutex_;  // a trial of one thread holds the addresses that another one asks for
-  std::mutex collect_mutex_;
-  mutable std::mutex mutex_;
-  block_map blocks_;
-  const std::unique_ptr<ledger> ledger_;
-  std::map<std::uint64_t, virtual_range> fallbacks_;
-  std::uint64_t next_retired_ = 1;
-  std::shared_ptr<const subscribers> callbacks_;  // replaced, never changed
-  std::size_t suspended_ = 0;                     // entries
-  address_space_stats stats_;
-  std::uint64_t next_block_ = 1;
+  mutex reserve_mutex_;  // a trial of one thread holds the addresses that another one asks for
+  mutex collect_mutex_;
+  mutable mutex mutex_;
+  block_map blocks_ STILLMAP_GUARDED_BY(mutex_);
+  const std::unique_ptr<ledger> ledger_ STILLMAP_PT_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, virtual_range> fallbacks_ STILLMAP_GUARDED_BY(mutex_);
+  std::uint64_t next_retired_ STILLMAP_GUARDED_BY(mutex_) = 1;
+  // Replaced, never changed.
+  std::shared_ptr<const subscribers> callbacks_ STILLMAP_GUARDED_BY(mutex_);
+  std::size_t suspended_ STILLMAP_GUARDED_BY(mutex_) = 0;  // entries
+  address_space_stats stats_ STILLMAP_GUARDED_BY(mutex_);
+  std::uint64_t next_block_ STILLMAP_GUARDED_BY(mutex_) = 1;
 };
 
 }  // namespace stillmap

@@ -16,9 +16,9 @@ class remap {
  public:
   remap(address_space &space, remap_plan &plan) : space_(space), plan_(plan) {}
 
-  status run() {
+  status run() STILLMAP_EXCLUDES(space_.mutex_) {
     {
-      const std::lock_guard lock(space_.mutex_);
+      const lock_guard lock(space_.mutex_);
       STILLMAP_RETURN_IF_ERROR(check_locked());
     }
     for (auto *list : {&arriving_, &replacing_}) {
@@ -65,7 +65,9 @@ class remap {
   enum class purpose { unmap, suspend, grant };
 
   const stillmap::driver &driver() const { return *space_.device_.drv; }
-  mapping_index &mappings() const { return space_.ledger_->mappings; }
+  mapping_index &mappings() const STILLMAP_REQUIRES(space_.mutex_) {
+    return space_.ledger_->mappings;
+  }
 
   static tl::unexpected<error> no(const char *why, device_address at, std::uint64_t limit = 0) {
     return make_error(errc::invalid_argument, "remap", why, at.value(), limit, error_unit::address);
@@ -79,7 +81,7 @@ class remap {
 
   // ---- plan against ledger; no driver ----------------------------------------------------------
 
-  status check_locked() {
+  status check_locked() STILLMAP_REQUIRES(space_.mutex_) {
     for (const virtual_range r : plan_.unmaps_) {
       STILLMAP_RETURN_IF_ERROR(gather_locked(r, leaving_, purpose::unmap));
     }
@@ -124,7 +126,7 @@ class remap {
 
   // `page` is to be mapped at `at`.
   status arrive_locked(device_address at, const ledger_page_ptr &page, const access_ptr &access,
-                       std::uint64_t suspended_by) {
+                       std::uint64_t suspended_by) STILLMAP_REQUIRES(space_.mutex_) {
     const virtual_range target{at, page->bytes()};
     if (target_block_ == nullptr || !target_block_->range().contains(target)) {
       target_block_ = space_.block_at_locked(at);
@@ -159,7 +161,7 @@ class remap {
   }
 
   // The pages of `range` are to be mapped from `at` on, too.
-  status alias_locked(device_address at, virtual_range range) {
+  status alias_locked(device_address at, virtual_range range) STILLMAP_REQUIRES(space_.mutex_) {
     device_address next = range.begin;
     for (const mapping_entry *e = mappings().from(next);
          e != nullptr && e->range.begin == next && next < range.end(); e = mappings().after(*e)) {
@@ -188,7 +190,8 @@ class remap {
     return {};
   }
 
-  status gather_locked(virtual_range r, std::vector<present> &into, purpose why) {
+  status gather_locked(virtual_range r, std::vector<present> &into, purpose why)
+      STILLMAP_REQUIRES(space_.mutex_) {
     std::size_t found = 0;
     for (const mapping_entry *e = mappings().from(r.begin);
          e != nullptr && e->range.begin < r.end(); e = mappings().after(*e)) {
@@ -223,7 +226,7 @@ class remap {
     return it != leaving_.end() && it->range == target && it->suspend_by == 0;
   }
 
-  bool occupied_locked(virtual_range target) {
+  bool occupied_locked(virtual_range target) STILLMAP_REQUIRES(space_.mutex_) {
     if (vacant_.contains(target)) return false;
     const mapping_entry *const before = mappings().before(target.begin);
     if (before != nullptr && before->range.end() > target.begin) return true;
@@ -330,16 +333,16 @@ class remap {
 
   // Records the driver's mappings in the ledger. leaving_ holds the unmapped pages, so that none
   // returns to its pool under the lock.
-  void update_ledger(bool done) {
-    const std::lock_guard lock(space_.mutex_);
-    auto leave = [&](const present &p) {
+  void update_ledger(bool done) STILLMAP_EXCLUDES(space_.mutex_) {
+    const lock_guard lock(space_.mutex_);
+    auto leave = [&](const present &p) STILLMAP_REQUIRES(space_.mutex_) {
       mapping_entry &e = *mappings().find(p.range.begin);
       if (p.suspend_by == 0 || p.undo_failed) return space_.drop_locked(e);
       e.backing = ledger_page_ptr();  // leaving_ holds the page
       // Not the last owner: the plan has touched the block, and holds it.
       space_.suspend_locked(e, *space_.block_at_locked(p.range.begin), p.suspend_by);
     };
-    auto enter = [&](present &p) {
+    auto enter = [&](present &p) STILLMAP_REQUIRES(space_.mutex_) {
       if (p.suspend_by != 0) space_.drop_locked(*mappings().find(p.range.begin));
       space_.stats_.mapped_bytes += p.range.bytes;
       mappings().insert(std::move(p.prepared));
@@ -363,7 +366,7 @@ class remap {
     space_.stats_.live_mappings = mappings().size() - space_.suspended_;
   }
 
-  void notify(backing_event::phase when) const {
+  void notify(backing_event::phase when) const STILLMAP_EXCLUDES(space_.mutex_) {
     for (const touched_range &t : touched_) space_.notify(when, *t.block, t.range);
   }
 

@@ -10,22 +10,22 @@ namespace stillmap {
 removal::~removal() {
   if (gone_.empty()) return;
   for (entry *e = gone_.front(); e != nullptr; e = list::after(*e)) e->clear();
-  const std::lock_guard lock(space_.mutex_);
+  const lock_guard lock(space_.mutex_);
   while (entry *const e = gone_.pop_front()) {
     space_.ledger_->spare.give(std::unique_ptr<entry>(e));
   }
 }
 
-void removal::add_locked(entry &e) {
+void removal::add_locked(const address_space &space, entry &e) {
   e.first_of_block = e.range.begin >= block_end_;
   if (e.first_of_block) {
-    const auto block = space_.block_at_locked(e.range.begin);
+    const auto block = space.block_at_locked(e.range.begin);
     block_end_ = block ? block->range().end() : e.range.end();
   }
   entries_.push_back(e);
 }
 
-void removal::take_retiring_locked(entry &in) {
+void removal::take_retiring_locked(address_space &space, entry &in) {
   const auto together = [](const entry *a, const entry *b) {
     return a != nullptr && b != nullptr && a->retired == b->retired &&
            a->range.end() == b->range.begin;
@@ -34,16 +34,16 @@ void removal::take_retiring_locked(entry &in) {
   while (together(list::before(*e), e)) e = list::before(*e);
   for (entry *next = nullptr; e != nullptr; e = next) {
     next = together(e, list::after(*e)) ? list::after(*e) : nullptr;
-    space_.ledger_->retiring.remove(*e);
-    add_locked(*e);
+    space.ledger_->retiring.remove(*e);
+    add_locked(space, *e);
   }
   for (e = entries_.front(); e != nullptr; e = list::after(*e)) e->retired = 0;
 }
 
-void removal::retire_again_locked() {
-  const std::uint64_t now = space_.next_retired_++;
+void removal::retire_again_locked(address_space &space) {
+  const std::uint64_t now = space.next_retired_++;
   for (entry *e = entries_.front(); e != nullptr; e = list::after(*e)) e->retired = now;
-  space_.ledger_->retiring.append(entries_);
+  space.ledger_->retiring.append(entries_);
 }
 
 status removal::run() {
@@ -107,7 +107,7 @@ void removal::undo(const entry &stop) {
 
 // Without an error, all of the entries are gone; with one, those that could not be mapped again.
 void removal::update_ledger(bool done) {
-  const std::lock_guard lock(space_.mutex_);
+  const lock_guard lock(space_.mutex_);
   for (entry *e = entries_.front(); e != nullptr; e = list::after(*e)) {
     if (done || e->lost) static_cast<void>(space_.take_locked(*e).release());
   }

@@ -15,20 +15,22 @@ class removal {
   removal(const removal &) = delete;
   ~removal();
 
-  // Adds an entry, in ascending order of addresses. Requires the ledger's mutex_.
-  void add_locked(mapping_entry &e);
+  // Adds an entry, in ascending order of addresses. `space` is the removal's own, here and below: given
+  // again because clang knows the lock that the caller holds by that name.
+  void add_locked(const address_space &space, mapping_entry &e) STILLMAP_REQUIRES(space.mutex_);
   // Adds the contiguous retiring mappings that were retired with `in`, which leave retiring_.
-  void take_retiring_locked(mapping_entry &in);
+  void take_retiring_locked(address_space &space, mapping_entry &in)
+      STILLMAP_REQUIRES(space.mutex_);
 
-  // Notifies, calls the driver, undoes it on failure, and updates the ledger. Requires no lock. The
-  // pages are dropped by the destructor, also without a lock.
-  status run();
+  // Notifies, calls the driver, undoes it on failure, and updates the ledger. The pages are
+  // dropped by the destructor, also without the ledger's lock.
+  status run() STILLMAP_EXCLUDES(space_.mutex_);
 
   // The rest requires that an entry was added, and run() has not succeeded.
   virtual_range range() const { return span_of(*entries_.front(), *entries_.back()); }
   fence idle() const { return entries_.front()->idle; }
-  // Returns the entries to retiring_, as the last. Requires the ledger's mutex_.
-  void retire_again_locked();
+  // Returns the entries to retiring_, as the last.
+  void retire_again_locked(address_space &space) STILLMAP_REQUIRES(space.mutex_);
 
  private:
   using entry = mapping_entry;
@@ -45,9 +47,9 @@ class removal {
   const stillmap::driver &driver() const;
   status unmap_all();
   void undo(const entry &stop);
-  void update_ledger(bool done);
+  void update_ledger(bool done) STILLMAP_EXCLUDES(space_.mutex_);
   void set_gone_aside(bool all);
-  void notify(backing_event::phase when) const;
+  void notify(backing_event::phase when) const STILLMAP_EXCLUDES(space_.mutex_);
 
   address_space &space_;
   virtual_range forget_;

@@ -14,8 +14,8 @@
 namespace stillmap {
 
 // Whether a retiring mapping holds the only reference to its page, without a fence of work that used
-// the page at another address. Requires mutex_.
-bool address_space::is_exclusive(const mapping_entry &e) {
+// the page at another address.
+bool address_space::is_exclusive_locked(const mapping_entry &e) const {
   return e.backing.use_count() == 1 && !e.backing.page_->owner_->has_fence(*e.backing.page_);
 }
 
@@ -28,7 +28,7 @@ status address_space::retire(std::shared_ptr<address_block> block, virtual_range
   STILLMAP_ASSIGN_OR_RETURN(const auto passed, idle.passed());
   removal now(*this, range);
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     const mapping_index &all = ledger_->mappings;
     if (const mapping_entry *const before = all.before(range.begin);
         before != nullptr && before->range.overlaps(range)) {
@@ -56,7 +56,7 @@ status address_space::retire(std::shared_ptr<address_block> block, virtual_range
 status address_space::unmap(virtual_range range) {
   removal now(*this, range);
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     if (gather_live_locked(range, now) == 0) {
       forget_suspended_locked(range);
       return {};
@@ -76,7 +76,7 @@ std::size_t address_space::gather_live_locked(virtual_range range, removal &to) 
   for (mapping_entry *e = all.from(range.begin); e != nullptr && e->range.begin < range.end();
        e = all.after(*e)) {
     if (e->retiring || e->suspended_by != 0) continue;
-    to.add_locked(*e);
+    to.add_locked(*this, *e);
     ++n;
   }
   return n;
@@ -90,14 +90,14 @@ result<std::size_t> address_space::revive(virtual_range range,
   fence all = idle;
   {
     // Only entries in retiring_: another thread may be unmapping the others.
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     const mapping_index &mappings = ledger_->mappings;
     std::uint64_t joined = 0;
     for (const mapping_entry *e = mappings.from(range.begin);
          e != nullptr && e->range.begin == back.end() && back.end() < range.end();
          e = mappings.after(*e)) {
-      if (!e->retiring || e->retired == 0 || (block && e->block != block) || !is_exclusive(*e) ||
-          *e->access != access) {
+      if (!e->retiring || e->retired == 0 || (block && e->block != block) ||
+          !is_exclusive_locked(*e) || *e->access != access) {
         break;
       }
       if (std::exchange(joined, e->retired) != e->retired) {
@@ -128,7 +128,7 @@ result<std::size_t> address_space::revive(virtual_range range,
 
 void address_space::retire_again(std::shared_ptr<address_block> block, virtual_range range,
                                  fence idle) noexcept {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   set_retiring_locked(block, range, idle);
 }
 
@@ -157,12 +157,12 @@ status address_space::steal_retiring(std::size_t n, std::size_t page_bytes,
     std::vector<ledger_page_ptr> found;
     fence idle;
     {
-      const std::lock_guard lock(mutex_);
+      const lock_guard lock(mutex_);
       found.reserve(std::min(n, ledger_->retiring.size()));
       std::uint64_t joined = 0;
       for (const mapping_entry *e = ledger_->retiring.front(); e != nullptr && found.size() < n;
            e = mapping_list::after(*e)) {
-        if (!is_exclusive(*e) || e->backing->imported() || e->range.bytes != page_bytes ||
+        if (!is_exclusive_locked(*e) || e->backing->imported() || e->range.bytes != page_bytes ||
             e->backing->properties() != properties) {
           continue;
         }
@@ -194,29 +194,29 @@ std::size_t address_space::collect_run(removal &run, bool wait, status &outcome)
     if (unmapped) return bytes;
     outcome = unmapped;
   }
-  const std::lock_guard lock(mutex_);
-  run.retire_again_locked();
+  const lock_guard lock(mutex_);
+  run.retire_again_locked(*this);
   return 0;
 }
 
 std::size_t address_space::collect(bool wait) {
-  std::unique_lock collecting(collect_mutex_, std::defer_lock);
   if (wait) {
-    collecting.lock();
-  } else if (!collecting.try_lock()) {
+    collect_mutex_.lock();
+  } else if (!collect_mutex_.try_lock()) {
     return 0;  // another thread is collecting
   }
+  const lock_guard collecting(collect_mutex_, std::adopt_lock);
   std::uint64_t later = 0;  // what is retired, or returned to the list, from now on
   std::size_t bytes = 0;
   status outcome;
   for (bool first = true;; first = false) {
     removal run(*this);
     {
-      const std::lock_guard lock(mutex_);
+      const lock_guard lock(mutex_);
       if (first) later = next_retired_;
       mapping_entry *const oldest = ledger_->retiring.front();
       if (oldest == nullptr || oldest->retired >= later) break;
-      run.take_retiring_locked(*oldest);
+      run.take_retiring_locked(*this, *oldest);
     }
     bytes += collect_run(run, wait, outcome);
   }
@@ -225,15 +225,15 @@ std::size_t address_space::collect(bool wait) {
 }
 
 status address_space::collect_range(virtual_range range) {
-  const std::lock_guard collecting(collect_mutex_);
+  const lock_guard collecting(collect_mutex_);
   status outcome;
   for (device_address next = range.begin; next < range.end();) {
     removal run(*this);
     {
-      const std::lock_guard lock(mutex_);
+      const lock_guard lock(mutex_);
       mapping_entry *const found = retiring_in_locked({next, range.end() - next});
       if (found == nullptr) break;
-      run.take_retiring_locked(*found);
+      run.take_retiring_locked(*this, *found);
     }
     next = run.range().end();
     collect_run(run, true, outcome);
