@@ -4,6 +4,7 @@
 #include "stillmap/checkpoint/image/internal/open_image.h"
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
 #include "stillmap/checkpoint/image/reader.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
@@ -36,6 +37,7 @@ class image_check {
         end(std::move(ok));
       }
     });
+    const lock_guard lock(mutex_);
     return result_;
   }
 
@@ -58,14 +60,14 @@ class image_check {
   }
 
   void report(const chunk_record &c) {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     ++progress_.chunks;
     progress_.bytes += c.stored;
     if (options_.on_progress) options_.on_progress(progress_);
   }
 
   void end(status result) {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     stop_ = true;
     if (result_) result_ = std::move(result);
   }
@@ -78,9 +80,9 @@ class image_check {
   std::vector<chunk> chunks_;
   std::atomic<std::size_t> next_{0};
   std::atomic<bool> stop_{false};
-  std::mutex mutex_;
-  verify_progress progress_;
-  status result_;
+  mutex mutex_;
+  verify_progress progress_ STILLMAP_GUARDED_BY(mutex_);
+  status result_ STILLMAP_GUARDED_BY(mutex_);
 };
 
 status reader::verify(const verify_options &options) const {

@@ -32,6 +32,7 @@ RESTRICTED = {"checkpoint/mpi": ("tests",)}
 
 # All of vmm that an image may use: image files are read where there is no driver.
 IMAGE_MAY_USE = (
+    "vmm/base/mutex.h",
     "vmm/error.h",
     "vmm/units.h",
     "vmm/driver_types.h",

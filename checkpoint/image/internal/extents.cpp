@@ -197,7 +197,7 @@ void extent_writer::find_parents(const manifest &what) {
 }
 
 std::size_t extent_writer::first_equal(const digest &d, std::uint32_t bytes, std::size_t number) {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   const auto [at, is_new] = known_.try_emplace({d, bytes}, number);
   if (is_new || at->second < number) return at->second;
   // A later record was registered first, but references must go to earlier ones: store this too.
@@ -206,14 +206,14 @@ std::size_t extent_writer::first_equal(const digest &d, std::uint32_t bytes, std
 }
 
 void extent_writer::report(const chunk_record &r) {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   progress_.bytes += r.bytes;
   progress_.stored += r.stored;
   if (options_.on_progress) options_.on_progress(progress_);
 }
 
 void extent_writer::stop(status result) {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   stop_ = true;
   if (result_) result_ = std::move(result);
 }
@@ -227,6 +227,7 @@ status extent_writer::run() {
     });
     if (!ok) stop(std::move(ok));
   });
+  const lock_guard lock(mutex_);
   return result_;
 }
 

@@ -3,16 +3,17 @@
 
 #include <atomic>
 #include <map>
-#include <mutex>
 
 #include "stillmap/checkpoint/image/contents_source.h"
 #include "stillmap/checkpoint/image/internal/seal.h"
 #include "stillmap/checkpoint/image/internal/write_queue.h"
 #include "stillmap/checkpoint/image/write_options.h"
+#include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap::image {
 
-// Writes all extents with several threads and fills in the chunk table.
+// Writes all extents with several threads and fills in the chunk table. Lock order: mutex_, then what
+// on_progress takes.
 class extent_writer {
  public:
   // Requires: the arguments outlive it; `table` has been laid out.
@@ -47,10 +48,10 @@ class extent_writer {
   std::atomic<std::size_t> next_{0};
   std::atomic<std::uint64_t> next_offset_{block_bytes};
   std::atomic<bool> stop_{false};
-  std::mutex mutex_;  // guards the members below
-  std::map<std::pair<digest, std::uint32_t>, std::size_t> known_;
-  write_progress progress_;
-  status result_;
+  mutex mutex_;
+  std::map<std::pair<digest, std::uint32_t>, std::size_t> known_ STILLMAP_GUARDED_BY(mutex_);
+  write_progress progress_ STILLMAP_GUARDED_BY(mutex_);
+  status result_ STILLMAP_GUARDED_BY(mutex_);
 };
 
 }  // namespace stillmap::image

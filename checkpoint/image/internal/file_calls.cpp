@@ -11,9 +11,9 @@
 
 #include <cerrno>
 #include <memory>
-#include <mutex>
 #include <utility>
 
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/internal/file_size_limit.h"
 #include "stillmap/vmm/internal/fork_closed_fd.h"
 #include "stillmap/vmm/internal/undying.h"
@@ -37,7 +37,7 @@ auto again(const Call &call) {
 }
 
 // What open_at() has opened for writing.
-// Threads: safe.
+// Threads: safe. Lock order, in fork() too: mutex_, then that of fork_closed_fd.
 class open_files {
  public:
   struct file {
@@ -52,14 +52,15 @@ class open_files {
   }
   open_files() noexcept {
     (void)fork_closed_fd::adopt(-1);  // its fork handlers come first, so that they run inside these
-    pthread_atfork([] { all().mutex_.lock(); }, [] { all().mutex_.unlock(); },
-                   [] { all().mutex_.unlock(); });
+    pthread_atfork([]() STILLMAP_ACQUIRE(all().mutex_) { all().mutex_.lock(); },
+                   []() STILLMAP_RELEASE(all().mutex_) { all().mutex_.unlock(); },
+                   []() STILLMAP_RELEASE(all().mutex_) { all().mutex_.unlock(); });
   }
 
   // A number that a forked child's copy had before the fork stays that one's. Returns the negative
   // errno where no other can be had.
   int with_own_number(int fd) noexcept {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     while (fd >= 0 && find(fd) != nullptr) {
       const int other = or_errno(::fcntl(fd, F_DUPFD_CLOEXEC, fd + 1));
       ::close(fd);
@@ -70,12 +71,12 @@ class open_files {
   void add(std::unique_ptr<file> one, int fd) noexcept {
     one->fd = fork_closed_fd::adopt(fd);
     one->number = fd;
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     files_.push_back(*one.release());
   }
   // The descriptor, which the caller closes; -1: the process that opened it forked this one.
   int take(int number) noexcept {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     const std::unique_ptr<file> found(find(number));
     if (!found) return number;  // for reading
     files_.remove(*found);
@@ -83,15 +84,15 @@ class open_files {
   }
 
  private:
-  file *find(int number) noexcept {
+  file *find(int number) noexcept STILLMAP_REQUIRES(mutex_) {
     for (file *f = files_.front(); f != nullptr; f = files_.after(*f)) {
       if (f->number == number) return f;
     }
     return nullptr;
   }
 
-  std::mutex mutex_;
-  linked_list<file, &file::links> files_;
+  mutex mutex_;
+  linked_list<file, &file::links> files_ STILLMAP_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ constexpr const char *open_image_op = "image::read";
 }  // namespace
 
 std::unique_ptr<chunk_scratch> open_image::take_scratch() const {
-  const std::lock_guard lock(mutex);
+  const lock_guard lock(mutex);
   if (spare.empty()) return std::make_unique<chunk_scratch>();
   auto s = std::move(spare.back());
   spare.pop_back();
@@ -23,7 +23,7 @@ std::unique_ptr<chunk_scratch> open_image::take_scratch() const {
 }
 
 void open_image::return_scratch(std::unique_ptr<chunk_scratch> s) const {
-  const std::lock_guard lock(mutex);
+  const lock_guard lock(mutex);
   if (spare.size() < spare.capacity()) spare.push_back(std::move(s));
 }
 

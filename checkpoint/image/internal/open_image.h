@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "stillmap/checkpoint/image/internal/image_file.h"
 #include "stillmap/checkpoint/image/internal/seal.h"
 #include "stillmap/checkpoint/image/manifest.h"
+#include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap::image {
 
@@ -37,8 +37,8 @@ struct open_image {
   unsigned chain = 1;
 
   // Scratch is made once for each concurrent reader, and kept.
-  mutable std::mutex mutex;
-  mutable std::vector<std::unique_ptr<chunk_scratch>> spare;
+  mutable stillmap::mutex mutex;
+  mutable std::vector<std::unique_ptr<chunk_scratch>> spare STILLMAP_GUARDED_BY(mutex);
 
   open_image(std::string p, image_file f) : path(std::move(p)), file(std::move(f)) {
     spare.reserve(16);  // so that returning scratch allocates nothing
