@@ -79,7 +79,7 @@ process_checkpoint::~process_checkpoint() = default;
 
 result<prepare_report> process_checkpoint::prepare(const prepare_options &options) {
   return with_host_memory(process_checkpoint_op, [&]() -> result<prepare_report> {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     if (prepared_)
       return make_error(errc::busy, process_checkpoint_op, "this process is prepared already");
     for (const device_entry &e : entries_) {
@@ -96,10 +96,12 @@ result<prepare_report> process_checkpoint::prepare(const prepare_options &option
       return make_system_error(errno, process_checkpoint_op, "the file cannot be opened",
                                "/dev/null");
     prepare_report report;
-    const status s =
-        with_host_memory(process_checkpoint_op, [&] { return suspend(options, blockers, report); });
+    const status s = with_host_memory(process_checkpoint_op, [&]() STILLMAP_REQUIRES(mutex_) {
+      return suspend(options, blockers, report);
+    });
     if (!s) {
-      report_if_failed(with_host_memory(process_checkpoint_op, [&] { return resume_all(); }));
+      report_if_failed(with_host_memory(process_checkpoint_op,
+                                        [&]() STILLMAP_REQUIRES(mutex_) { return resume_all(); }));
       return tl::unexpected(s.error());
     }
     report.exports = disarm_exported_fds(null);
@@ -167,7 +169,7 @@ status process_checkpoint::resume_all() {
 
 status process_checkpoint::resume() {
   return with_host_memory(process_resume_op, [&]() -> status {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     STILLMAP_RETURN_IF_ERROR(resume_all());
     prepared_ = false;
     return {};
@@ -175,12 +177,12 @@ status process_checkpoint::resume() {
 }
 
 bool process_checkpoint::prepared() const {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   return prepared_;
 }
 
 std::vector<checkpoint::suspended_tag> process_checkpoint::suspended() const {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   std::vector<checkpoint::suspended_tag> out;
   for (const device_entry &e : entries_) {
     for (checkpoint::suspended_tag &t : e.suspender->suspended()) out.push_back(std::move(t));

@@ -4,12 +4,12 @@
 
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "stillmap/checkpoint/process/blockers.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/device.h"
 
 namespace stillmap::process {
@@ -81,13 +81,13 @@ class process_checkpoint {
   explicit process_checkpoint(std::vector<device_entry> entries, std::vector<device> devices)
       : entries_(std::move(entries)), devices_(std::move(devices)) {}
   status suspend(const prepare_options &options, const std::vector<blocker> &blockers,
-                 prepare_report &report);
-  status resume_all();
+                 prepare_report &report) STILLMAP_REQUIRES(mutex_);
+  status resume_all() STILLMAP_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  std::vector<device_entry> entries_;
-  std::vector<device> devices_;
-  bool prepared_ = false;
+  mutable mutex mutex_;  // taken before those of the suspenders
+  const std::vector<device_entry> entries_;
+  const std::vector<device> devices_;
+  bool prepared_ STILLMAP_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace stillmap::process

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
-#include <mutex>
 
 #include "stillmap/checkpoint/common/internal/selection.h"
 #include "stillmap/checkpoint/common/internal/tag_lease.h"
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
 #include "stillmap/checkpoint/suspend/internal/backing_store.h"
 #include "stillmap/checkpoint/suspend/internal/resumption.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
@@ -58,6 +58,7 @@ std::size_t created_bytes(std::span<page_pool *const> pools) {
 
 }  // namespace
 
+// Lock order: mutex_, then those of leases and of the ledger.
 class suspender::core {
  public:
   core(const device &d, const suspender_options &options, batch_copier copier)
@@ -76,7 +77,7 @@ class suspender::core {
   }
 
   result<suspended_tag> suspend(std::string_view tag, const suspend_options &options) {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     if (suspended_.find(tag) != suspended_.end()) {
       return fail(errc::busy, suspend_op, "the tag is suspended already", tag);
     }
@@ -98,7 +99,8 @@ class suspender::core {
                                                      std::move(store)})
                         .first->second;
     const std::size_t before = created_bytes(pools);
-    const status done = with_host_memory(suspend_op, [&] { return save_and_unmap(s); });
+    const status done =
+        with_host_memory(suspend_op, [&]() STILLMAP_REQUIRES(mutex_) { return save_and_unmap(s); });
     if (!done) {
       keep_pinned(s.store->take_pinned());
       return tl::unexpected(done.error());
@@ -111,7 +113,7 @@ class suspender::core {
   }
 
   result<suspended_tag> resume(std::string_view tag) {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     STILLMAP_ASSIGN_OR_RETURN(const auto found, find(resume_op, tag));
     STILLMAP_ASSIGN_OR_RETURN(const tag_lease alone, lease(tag, resume_op));
     const relaxed_capture_mode relaxed(device_.driver());
@@ -121,7 +123,9 @@ class suspender::core {
     resumption r(device_, s.memory, s.id);
     status done = r.map();
     if (done) {
-      done = with_host_memory(resume_op, [&] { return s.store->load(copier_, r.contents()); });
+      done = with_host_memory(resume_op, [&]() STILLMAP_REQUIRES(mutex_) {
+        return s.store->load(copier_, r.contents());
+      });
       done ? r.finish() : r.undo();
     }
     if (!done) {
@@ -137,7 +141,7 @@ class suspender::core {
   }
 
   status forget(std::string_view tag) {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     STILLMAP_ASSIGN_OR_RETURN(const auto found, find(forget_op, tag));
     release_places(found->second);
     keep_pinned(found->second.store->take_pinned());
@@ -146,17 +150,17 @@ class suspender::core {
   }
 
   std::vector<suspended_tag> suspended() const {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     std::vector<suspended_tag> out;
     for (const auto &[tag, s] : suspended_) out.push_back(s.report);
     return out;
   }
   std::size_t pinned_kept() const {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     return spare_.bytes();
   }
   void drop_pinned() {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     spare_ = host_memory();
   }
 
@@ -170,7 +174,8 @@ class suspender::core {
 
   using suspensions = std::map<std::string, suspension, std::less<>>;
 
-  result<suspensions::iterator> find(const char *operation, std::string_view tag) {
+  result<suspensions::iterator> find(const char *operation, std::string_view tag)
+      STILLMAP_REQUIRES(mutex_) {
     const auto found = suspended_.find(tag);
     if (found != suspended_.end()) return found;
     return fail(errc::invalid_argument, operation, "the tag is not suspended", tag);
@@ -194,7 +199,7 @@ class suspender::core {
     for (const virtual_range r : s.memory.ranges) device_.space().release_suspended(r, s.id);
   }
 
-  status save_and_unmap(suspension &s) {
+  status save_and_unmap(suspension &s) STILLMAP_REQUIRES(mutex_) {
     STILLMAP_RETURN_IF_ERROR(s.store->save(copier_, s.memory.contents));
     remap_plan plan({});
     for (const virtual_range r : s.memory.ranges) plan.suspend(r, s.id);
@@ -202,7 +207,8 @@ class suspender::core {
   }
 
   result<std::unique_ptr<contents_store>> create_store(const suspend_options &options,
-                                                       std::size_t bytes) {
+                                                       std::size_t bytes)
+      STILLMAP_REQUIRES(mutex_) {
     if (options.store == backing_store::discard) return std::make_unique<discarding_store>();
     if (options.store == backing_store::pinned_host) {
       STILLMAP_ASSIGN_OR_RETURN(host_memory memory, pinned(bytes));
@@ -215,14 +221,14 @@ class suspender::core {
   }
 
   // Reuses the kept pinned memory where it is large enough; otherwise frees it first.
-  result<host_memory> pinned(std::size_t bytes) {
+  result<host_memory> pinned(std::size_t bytes) STILLMAP_REQUIRES(mutex_) {
     host_memory spare = std::move(spare_);
     if (spare.bytes() >= bytes) return spare;
     spare = host_memory();
     return host_memory::create(device_, bytes, suspend_op, no_room);
   }
 
-  void keep_pinned(host_memory m) {
+  void keep_pinned(host_memory m) STILLMAP_REQUIRES(mutex_) {
     if (m.bytes() <= options_.keep_pinned && m.bytes() > spare_.bytes()) spare_ = std::move(m);
   }
 
@@ -234,10 +240,10 @@ class suspender::core {
 
   const device device_;
   const suspender_options options_;
-  mutable std::mutex mutex_;
-  batch_copier copier_;
-  host_memory spare_;
-  suspensions suspended_;
+  mutable mutex mutex_;
+  batch_copier copier_ STILLMAP_GUARDED_BY(mutex_);
+  host_memory spare_ STILLMAP_GUARDED_BY(mutex_);
+  suspensions suspended_ STILLMAP_GUARDED_BY(mutex_);
 };
 
 suspender::suspender(std::unique_ptr<core> c) : core_(std::move(c)) {}

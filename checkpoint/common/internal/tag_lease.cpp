@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/undying.h"
 
@@ -13,9 +13,9 @@ namespace {
 constexpr int exclusively = -1;
 
 struct leases {
-  std::mutex mutex;
+  stillmap::mutex mutex;
   // The number of shared leases, or `exclusively`.
-  std::map<std::pair<const address_space *, std::string>, int> held;
+  std::map<std::pair<const address_space *, std::string>, int> held STILLMAP_GUARDED_BY(mutex);
 };
 
 leases &all_leases() {
@@ -31,7 +31,7 @@ result<tag_lease> tag_lease::take(const device &d, std::span<const std::string> 
     tag_lease out(&d.space(), kind);
     out.tags_.reserve(tags.size());
     leases &all = all_leases();
-    const std::lock_guard lock(all.mutex);
+    const lock_guard lock(all.mutex);
     for (const std::string &tag : tags) {
       std::string mine = tag;
       const auto [at, first] = all.held.try_emplace({out.space_, tag}, 0);
@@ -50,7 +50,7 @@ result<tag_lease> tag_lease::take(const device &d, std::span<const std::string> 
 tag_lease::~tag_lease() {
   if (tags_.empty()) return;
   leases &all = all_leases();
-  const std::lock_guard lock(all.mutex);
+  const lock_guard lock(all.mutex);
   for (const std::string &tag : tags_) {
     // Without a key of its own, which would take host memory. Leases are few.
     const auto mine = [&](const auto &l) {

@@ -5,17 +5,17 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
-#include <mutex>
 #include <stop_token>
 #include <thread>
 
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/error.h"
 #include "stillmap/vmm/internal/host_memory.h"
 
 namespace stillmap::snapshot {
 
-// The common outcome of all parts. Threads: safe.
+// The common outcome of all parts. Threads: safe. Lock order: that of a part's progress, mutex_.
 class part_group {
  public:
   // A request on `cancel` stops all parts.
@@ -25,7 +25,7 @@ class part_group {
   // Keeps the first failure: later ones are usually consequences of stopping.
   void fail(const error &e) {
     {
-      const std::lock_guard lock(mutex_);
+      const lock_guard lock(mutex_);
       if (outcome_) outcome_ = tl::unexpected(e);
     }
     stop_.request_stop();
@@ -33,19 +33,19 @@ class part_group {
   // Stops the parts after a failure of one of them, or when the caller cancels.
   std::stop_token token() const { return stop_.get_token(); }
   status outcome() const {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     return outcome_;
   }
   // Calls `report` unless stopped; one call at a time.
   template <class Report>
   void report(const Report &report) {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     if (!stop_.stop_requested()) report();
   }
 
  private:
-  mutable std::mutex mutex_;
-  status outcome_;
+  mutable mutex mutex_;
+  status outcome_ STILLMAP_GUARDED_BY(mutex_);
   std::stop_source stop_;
   std::stop_callback<std::function<void()>> on_cancel_;
 };

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <optional>
 
 #include "stillmap/checkpoint/common/internal/batch_copier.h"
 #include "stillmap/checkpoint/common/internal/host_memory.h"
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
@@ -60,6 +60,7 @@ class contents_reader {
       const std::size_t stream = streams++;
       work(stream, {buffers.data() + stream * room, room});
     });
+    const lock_guard lock(mutex_);
     return outcome_;
   }
 
@@ -74,7 +75,7 @@ class contents_reader {
       if (ok && options_.cancel.stop_requested()) {
         ok = make_error(errc::operation_canceled, contents_reader_op, "stop requested");
       }
-      const std::lock_guard lock(mutex_);
+      const lock_guard lock(mutex_);
       if (!ok) {
         if (outcome_) outcome_ = ok;
         stop_ = true;
@@ -106,9 +107,9 @@ class contents_reader {
   std::optional<checkpoint::batch_copier> copier_;
   std::atomic<std::size_t> next_{0};
   std::atomic<bool> stop_{false};
-  std::mutex mutex_;
-  restore_progress progress_;
-  status outcome_;
+  mutex mutex_;
+  restore_progress progress_ STILLMAP_GUARDED_BY(mutex_);
+  status outcome_ STILLMAP_GUARDED_BY(mutex_);
 };
 
 }  // namespace

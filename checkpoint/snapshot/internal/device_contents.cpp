@@ -62,8 +62,8 @@ result<image::bytes_view> device_contents::chunk(std::uint64_t offset, std::span
 }
 
 std::size_t device_contents::take_stream() {
-  std::unique_lock lock(mutex_);
-  stream_returned_.wait(lock, [this] { return !idle_.empty(); });
+  unique_lock lock(mutex_);
+  stream_returned_.wait(lock, [this]() STILLMAP_REQUIRES(mutex_) { return !idle_.empty(); });
   const std::size_t on = idle_.back();
   idle_.pop_back();
   return on;
@@ -71,7 +71,7 @@ std::size_t device_contents::take_stream() {
 
 void device_contents::return_stream(std::size_t stream) {
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     idle_.push_back(stream);
   }
   stream_returned_.notify_one();

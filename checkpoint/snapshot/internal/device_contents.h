@@ -1,15 +1,14 @@
 // Reads the contents of an image from device memory.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "stillmap/checkpoint/common/internal/batch_copier.h"
 #include "stillmap/checkpoint/common/layout.h"
 #include "stillmap/checkpoint/image/writer.h"
 #include "stillmap/checkpoint/snapshot/internal/digest_prefetch.h"
+#include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap::snapshot {
 
@@ -44,9 +43,9 @@ class device_contents final : public image::contents_source {
 
   checkpoint::batch_copier copier_;
   const std::vector<page> pages_;
-  std::mutex mutex_;
-  std::condition_variable stream_returned_;
-  std::vector<std::size_t> idle_;
+  mutex mutex_;
+  condition_variable stream_returned_;
+  std::vector<std::size_t> idle_ STILLMAP_GUARDED_BY(mutex_);
   std::vector<chunk_range> chunks_;  // in the order of the contents
   std::unique_ptr<digest_prefetch> digests_;
 };

@@ -26,8 +26,8 @@ digest_prefetch::digest_prefetch(const device &d, std::vector<virtual_range> chu
 }
 
 std::optional<image::digest> digest_prefetch::of(std::size_t i) {
-  std::unique_lock lock(mutex_);
-  progressed_.wait(lock, [&] { return over_ || i < known_.size(); });
+  unique_lock lock(mutex_);
+  progressed_.wait(lock, [&]() STILLMAP_REQUIRES(mutex_) { return over_ || i < known_.size(); });
   if (i >= known_.size()) return std::nullopt;
   return known_[i];
 }
@@ -48,14 +48,14 @@ void digest_prefetch::run(const std::stop_token &stop) noexcept {
       end = end_of_part(first);
       STILLMAP_ASSIGN_OR_RETURN(const auto made,
                                 with.digests_of(std::span(chunks_).subspan(first, end - first)));
-      const std::lock_guard lock(mutex_);
+      const lock_guard lock(mutex_);
       if (stop.stop_requested()) break;
       known_.insert(known_.end(), made.begin(), made.end());
       progressed_.notify_all();
     }
     return {};
   });
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   over_ = true;
   progressed_.notify_all();
 }

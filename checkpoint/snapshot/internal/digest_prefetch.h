@@ -2,14 +2,13 @@
 // device still digests the rest.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <stop_token>
 #include <thread>
 #include <vector>
 
 #include "stillmap/checkpoint/image/digest.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/device.h"
 
 namespace stillmap::snapshot {
@@ -39,10 +38,10 @@ class digest_prefetch {
   const std::vector<virtual_range> chunks_;
   const image::digest_key key_;
   const std::size_t part_bytes_;
-  std::mutex mutex_;
-  std::condition_variable progressed_;
-  std::vector<image::digest> known_;  // of the first chunks
-  bool over_ = false;
+  mutex mutex_;
+  condition_variable progressed_;
+  std::vector<image::digest> known_ STILLMAP_GUARDED_BY(mutex_);  // of the first chunks
+  bool over_ STILLMAP_GUARDED_BY(mutex_) = false;
   std::jthread thread_;  // destroyed first: waits for the part in progress, not for the rest
 };
 

@@ -1,11 +1,11 @@
 #include "stillmap/checkpoint/suspend/internal/backing_store.h"
 
 #include <algorithm>
-#include <mutex>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/start_thread.h"
 
@@ -20,22 +20,25 @@ constexpr std::size_t copy_bytes = std::size_t{64} << 20;
 template <class Work>
 status for_each_part(std::size_t streams, std::span<const piece> pieces, std::size_t part_bytes,
                      Work work) {
-  std::mutex mutex;
-  part_sequence parts(pieces, part_bytes);
-  status outcome;
-  const std::size_t wanted = std::min(streams, parts.size());
+  const part_sequence all(pieces, part_bytes);
+  const std::size_t wanted = std::min(streams, all.size());
+  struct {
+    stillmap::mutex mutex;
+    part_sequence parts STILLMAP_GUARDED_BY(mutex);
+    status outcome STILLMAP_GUARDED_BY(mutex);
+  } shared{{}, all, {}};
   const auto run = [&](std::size_t stream) noexcept {
     for (;;) {
       std::optional<piece> part;
       {
-        const std::lock_guard lock(mutex);
-        if (outcome) part = parts.next();
+        const lock_guard lock(shared.mutex);
+        if (shared.outcome) part = shared.parts.next();
       }
       if (!part) return;
       const status s = with_host_memory("suspender", [&] { return work(*part, stream); });
       if (s) continue;
-      const std::lock_guard lock(mutex);
-      if (outcome) outcome = s;
+      const lock_guard lock(shared.mutex);
+      if (shared.outcome) shared.outcome = s;
     }
   };
   std::vector<std::thread> threads;
@@ -49,7 +52,8 @@ status for_each_part(std::size_t streams, std::span<const piece> pieces, std::si
   }
   run(0);
   for (std::thread &t : threads) t.join();
-  return outcome;
+  const lock_guard lock(shared.mutex);
+  return std::move(shared.outcome);
 }
 
 }  // namespace
