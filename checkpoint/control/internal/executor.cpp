@@ -29,7 +29,7 @@ const char *name_of(request_kind k) noexcept {
 
 executor::turn::held::~held() {
   if (!begun) return;
-  const std::lock_guard lock(of.mutex_);
+  const lock_guard lock(of.mutex_);
   of.job_ = {};
   ++of.jobs_ended_;
   of.last_succeeded_ = succeeded;
@@ -42,14 +42,14 @@ result<std::unique_ptr<executor::turn>> executor::take_turn(request_kind k,
   auto out = std::make_unique<turn>(*this);
   std::stop_source cancel;
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     if (job_.request != request_kind::none) return busy_locked();
     job_ = {};
     job_.request = k;
-    cancel_ = std::move(cancel);
+    cancel_ = cancel;
     begun_ = clock::now();
   }
-  out->begin(stop);
+  out->begin(stop, std::move(cancel));
   return out;
 }
 
@@ -90,7 +90,7 @@ process_status executor::status() const {
     t.suspended_bytes += b.suspended_bytes;
   }
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     for (auto &[tag, t] : tags) {
       t.tag = tag;
       const auto store = suspended_stores_.find(tag);
@@ -98,7 +98,7 @@ process_status executor::status() const {
       s.tags.push_back(std::move(t));
     }
   }
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   s.job = job_locked();
   return s;
 }
@@ -204,7 +204,7 @@ result<suspended_tag> executor::suspend_each(tags_view tags,
   std::size_t n = 0;
   const auto failed = [&](const error &why) {
     while (n > 0 && with.resume(tags[n - 1])) {
-      const std::lock_guard lock(mutex_);
+      const lock_guard lock(mutex_);
       suspended_stores_.erase(tags[--n]);
     }
     resume_task(tags.subspan(n));
@@ -219,7 +219,7 @@ result<suspended_tag> executor::suspend_each(tags_view tags,
     sum.places += done->places;
     sum.bytes += done->bytes;
     sum.released += done->released;
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     suspended_stores_.erase(tags[n]);
     suspended_stores_.insert(entries.extract(tags[n]));
   }
@@ -246,7 +246,7 @@ result<suspended_tag> executor::resume(const resume_request &r) {
     sum.places += last->places;
     sum.bytes += last->bytes;
     sum.released += last->released;
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     suspended_stores_.erase(tags[n]);
   }
   if (n != 0) resume_task(tags_view(tags).first(n));
@@ -258,7 +258,7 @@ result<image::written> executor::snapshot(
     const snapshot_request &r, std::stop_token stop,
     const std::function<bool(const snapshot_progress &)> &on_progress) {
   STILLMAP_ASSIGN_OR_RETURN(const auto my_turn, take_turn(request_kind::snapshot, stop));
-  std::stop_source cancel = cancel_;
+  std::stop_source cancel = my_turn->cancel();
   STILLMAP_ASSIGN_OR_RETURN(const auto tags, tags_for(r.all, r.tags, "control::snapshot"));
   STILLMAP_RETURN_IF_ERROR(check_mapped(tags, "control::snapshot"));
   snapshot::save_options options;
@@ -285,7 +285,7 @@ result<image::written> executor::snapshot(
   }
   options.image.on_progress = [&](const image::write_progress &p) {
     {
-      const std::lock_guard lock(mutex_);
+      const lock_guard lock(mutex_);
       job_.bytes = p.bytes;
       job_.total_bytes = p.total_bytes;
     }

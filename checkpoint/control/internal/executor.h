@@ -6,7 +6,6 @@
 #include <condition_variable>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <span>
 
@@ -14,6 +13,7 @@
 #include "stillmap/checkpoint/control/server_options.h"
 #include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/checkpoint/image/writer.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/device.h"
 
 namespace stillmap::control {
@@ -57,9 +57,10 @@ class executor {
   using tags_view = std::span<const std::string>;
   using suspended_stores = std::map<std::string, checkpoint::backing_store>;  // by tag
   // `stop` cancels the request, as abort() does. Errors: busy (another request has the turn).
-  result<std::unique_ptr<turn>> take_turn(request_kind k, const std::stop_token &stop = {});
-  tl::unexpected<error> busy_locked() const;
-  job_status job_locked() const;
+  result<std::unique_ptr<turn>> take_turn(request_kind k, const std::stop_token &stop = {})
+      STILLMAP_EXCLUDES(mutex_);
+  tl::unexpected<error> busy_locked() const STILLMAP_REQUIRES(mutex_);
+  job_status job_locked() const STILLMAP_REQUIRES(mutex_);
   // The tags that a request names, or all that this process has. Errors: invalid_argument (none).
   result<std::vector<std::string>> tags_for(bool all, std::vector<std::string> named,
                                             const char *op) const;
@@ -73,22 +74,23 @@ class executor {
   void resume_task(tags_view tags) const;
   result<checkpoint::suspender *> get_suspender();
   result<migration::send_options> send_options_for(const migrate_request &r) const;
-  void set_progress(const migration::progress &p);
-  void finish(std::unique_ptr<active_migration> m, const migration::sent_memory &sent) noexcept;
+  void set_progress(const migration::progress &p) STILLMAP_EXCLUDES(mutex_);
+  void finish(std::unique_ptr<active_migration> m, const migration::sent_memory &sent) noexcept
+      STILLMAP_EXCLUDES(mutex_);
 
   const device device_;
   const server_options &options_;
-  mutable std::mutex mutex_;  // guards what follows up to last_succeeded_, and suspended_stores_
+  mutable mutex mutex_;
   std::condition_variable_any changed_;
-  job_status job_;
-  std::stop_source cancel_;  // of the job
-  std::chrono::steady_clock::time_point begun_;
-  std::uint64_t jobs_ended_ = 0;
-  bool last_succeeded_ = false;
-  suspended_stores suspended_stores_;
+  job_status job_ STILLMAP_GUARDED_BY(mutex_);
+  std::stop_source cancel_ STILLMAP_GUARDED_BY(mutex_);  // of the job
+  std::chrono::steady_clock::time_point begun_ STILLMAP_GUARDED_BY(mutex_);
+  std::uint64_t jobs_ended_ STILLMAP_GUARDED_BY(mutex_) = 0;
+  bool last_succeeded_ STILLMAP_GUARDED_BY(mutex_) = false;
+  suspended_stores suspended_stores_ STILLMAP_GUARDED_BY(mutex_);
+  std::unique_ptr<active_migration> in_doubt_ STILLMAP_GUARDED_BY(mutex_);
   // What follows belongs to the request that has the turn.
   std::shared_ptr<checkpoint::suspender> own_suspender_;
-  std::unique_ptr<active_migration> in_doubt_;
   // The last migration that failed, so that the task keeps its id the next time.
   std::string kept_records_;
   migration::task_id kept_id_;
@@ -100,10 +102,13 @@ class executor::turn {
   explicit turn(executor &of) : held_{of} {}
   turn(const turn &) = delete;
 
-  void begin(const std::stop_token &stop) {
+  void begin(const std::stop_token &stop, std::stop_source cancel) {
     held_.begun = true;
-    on_stop_.emplace(stop, cancel{held_.of});
+    cancel_ = std::move(cancel);
+    on_stop_.emplace(stop, forward{cancel_});
   }
+  // Cancels the request, as abort() does.
+  std::stop_source cancel() const { return cancel_; }
   void succeeded() { held_.succeeded = true; }
 
  private:
@@ -113,12 +118,13 @@ class executor::turn {
     bool begun = false, succeeded = false;
     ~held();
   };
-  struct cancel {
-    executor &of;
-    void operator()() const noexcept { of.cancel_.request_stop(); }
+  struct forward {
+    const std::stop_source &to;
+    void operator()() const noexcept { to.request_stop(); }
   };
   held held_;
-  std::optional<std::stop_callback<cancel>> on_stop_;
+  std::stop_source cancel_{std::nostopstate};
+  std::optional<std::stop_callback<forward>> on_stop_;
 };
 
 }  // namespace stillmap::control

@@ -31,7 +31,7 @@ executor::executor(const device &d, const server_options &options)
 executor::~executor() = default;
 
 void executor::set_progress(const migration::progress &p) {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   job_.step = p.step;
   job_.round = p.round;
   job_.bytes_sent = p.bytes_sent;
@@ -80,7 +80,7 @@ result<migration::sent_memory> executor::migrate(
   m->to = std::move(to);
   m->records = options.records;
   m->on_progress = &on_progress;
-  options.cancel = cancel_.get_token();
+  options.cancel = m->turn->cancel().get_token();
   options.quiesce = [this, m = m.get(), cancel = options.cancel] {
     const stillmap::status s = quiesce(m->tags, cancel);
     m->stopped = s.has_value();
@@ -132,7 +132,7 @@ void executor::finish(std::unique_ptr<active_migration> m,
       }
       break;
     case migration::owner::in_doubt: {
-      const std::lock_guard lock(mutex_);
+      const lock_guard lock(mutex_);
       job_.in_doubt = true;
       in_doubt_ = std::move(m);
       changed_.notify_all();
@@ -144,7 +144,7 @@ void executor::finish(std::unique_ptr<active_migration> m,
 result<migration::sent_memory> executor::resolve() {
   std::unique_ptr<active_migration> m;
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     m = std::move(in_doubt_);
     if (!m && job_.request != request_kind::none) return busy_locked();
   }
@@ -157,7 +157,7 @@ result<migration::sent_memory> executor::resolve() {
 }
 
 result<request_kind> executor::abort(const std::stop_token &stop) {
-  std::unique_lock lock(mutex_);
+  unique_lock lock(mutex_);
   const request_kind current = job_.request;
   const auto refused = [current](errc c, const char *reason) {
     return make_error(c, "control::abort", reason, static_cast<std::uint64_t>(current));
@@ -172,8 +172,9 @@ result<request_kind> executor::abort(const std::stop_token &stop) {
   lock.unlock();
   cancel.request_stop();
   lock.lock();
-  const bool over =
-      changed_.wait(lock, stop, [&] { return jobs_ended_ != before || job_.in_doubt; });
+  const bool over = changed_.wait(lock, stop, [&]() STILLMAP_REQUIRES(mutex_) {
+    return jobs_ended_ != before || job_.in_doubt;
+  });
   if (!over) return refused(errc::operation_canceled, "the request has not ended yet");
   if (jobs_ended_ == before || last_succeeded_) {
     return refused(errc::busy, jobs_ended_ != before ? "too late: the request has completed"
