@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <condition_variable>
 #include <list>
 #include <thread>
 
 #include "stillmap/checkpoint/migration/internal/connection_list.h"
 #include "stillmap/checkpoint/migration/internal/session.h"
 #include "stillmap/checkpoint/migration/migration.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/internal/creating_process.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/start_thread.h"
@@ -29,6 +29,7 @@ std::string host_of(const std::string &address) {
 
 }  // namespace
 
+// Lock order: mutex_, then those of a session, of a channel and of records.
 class receiver::core {
  public:
   core(const device &d, std::unique_ptr<acceptor> at, receive_options options)
@@ -40,7 +41,7 @@ class receiver::core {
 
   ~core() {
     {
-      const std::lock_guard lock(mutex_);
+      const lock_guard lock(mutex_);
       stopping_ = true;
       if (current_) current_->cancel();
       connections_.shutdown();
@@ -58,9 +59,11 @@ class receiver::core {
                                   const std::stop_token &cancel) {
     std::list<std::shared_ptr<session>> next;
     {
-      std::unique_lock lock(mutex_);
+      unique_lock lock(mutex_);
       const std::stop_callback wake(cancel, [this] { changed_.notify_all(); });
-      const auto ready = [&] { return !arrived_.empty() || cancel.stop_requested(); };
+      const auto ready = [&]() STILLMAP_REQUIRES(mutex_) {
+        return !arrived_.empty() || cancel.stop_requested();
+      };
       if (!changed_.wait_for(lock, timeout, ready)) {
         return make_error(errc::busy, receiver_op, "no task has arrived");
       }
@@ -69,7 +72,7 @@ class receiver::core {
       next.splice(next.begin(), arrived_, arrived_.begin());
     }
     auto out = with_host_memory(receiver_op, [&] { return next.front()->deliver(); });
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     if (!out && next.front()->owned()) {
       arrived_.splice(arrived_.begin(), next);
     } else if (!out) {
@@ -79,17 +82,17 @@ class receiver::core {
   }
 
   void close() {
-    std::unique_lock lock(mutex_);
+    unique_lock lock(mutex_);
     closed_ = true;
     if (current_) current_->cancel();
-    changed_.wait(lock, [this] {
+    changed_.wait(lock, [this]() STILLMAP_REQUIRES(mutex_) {
       drop_current();
       return !control_open_ && !current_;
     });
   }
 
   std::optional<error> last_failure() const {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     return failure_;
   }
 
@@ -100,7 +103,7 @@ class receiver::core {
       auto c = with_host_memory(receiver_op,
                                 [&] { return acceptor_->accept(std::chrono::milliseconds(200)); });
       {
-        const std::lock_guard lock(mutex_);
+        const lock_guard lock(mutex_);
         if (stopping_) return;
         connections_.remove_ended();
         if (current_) current_->cancel_if_silent();
@@ -116,9 +119,11 @@ class receiver::core {
   }
 
   void serve(std::unique_ptr<channel> with) noexcept {
-    std::unique_lock lock(mutex_);
+    unique_lock lock(mutex_);
     // One that was dismissed needs a moment to end.
-    changed_.wait(lock, [this] { return stopping_ || !connections_.must_wait(); });
+    changed_.wait(lock, [this]() STILLMAP_REQUIRES(mutex_) {
+      return stopping_ || !connections_.must_wait();
+    });
     if (stopping_ || connections_.is_full()) return;  // closes it
     std::list<accepted_connection> made;
     try {
@@ -128,7 +133,7 @@ class receiver::core {
       c.with = std::move(with);
       c.thread = start_thread([this, &c] {
         handle(c);
-        const std::lock_guard ending(mutex_);
+        const lock_guard ending(mutex_);
         c.with.reset();
         // The last use of the connection: accept_all() may destroy it now.
         c.state = accepted_connection::over;
@@ -145,7 +150,7 @@ class receiver::core {
     const status s = with_host_memory(receiver_op, [&]() -> status {
       const bool known = c.with->handshake(options_.timeout).has_value();
       {
-        const std::lock_guard lock(mutex_);
+        const lock_guard lock(mutex_);
         if (c.state != accepted_connection::handshake) return {};  // dismissed
         c.state = known ? accepted_connection::authenticated : accepted_connection::refused;
       }
@@ -192,17 +197,18 @@ class receiver::core {
     if (!h) return refuse(with, h.error());
     std::shared_ptr<session> mine;
     {
-      std::unique_lock lock(mutex_);
+      unique_lock lock(mutex_);
       // A source that begins again has kept the task: its previous session will never be committed.
       if (current_ && current_->is_of(h->task, with.peer())) current_->cancel();
       // What has ended needs a moment.
-      const auto is_free = [this] {
+      const auto is_free = [this]() STILLMAP_REQUIRES(mutex_) {
         drop_current();
         return !control_open_ && !current_;
       };
-      const auto is_over = [&] { return stopping_ || closed_; };
-      changed_.wait_for(lock, options_.timeout,
-                        [&] { return is_over() || is_free() || (current_ && current_->alive()); });
+      const auto is_over = [this]() STILLMAP_REQUIRES(mutex_) { return stopping_ || closed_; };
+      changed_.wait_for(lock, options_.timeout, [&]() STILLMAP_REQUIRES(mutex_) {
+        return is_over() || is_free() || (current_ && current_->alive());
+      });
       if (is_over() || !is_free()) {
         return refuse(with, errc::busy,
                       is_over() ? "no further task is accepted" : "another task is being received");
@@ -222,22 +228,22 @@ class receiver::core {
       control_open_ = true;
     }
     const status s = mine->serve_control(with);
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     control_open_ = false;
     if (!s) failure_ = s.error();
     hand_over(mine);
     leave(mine);
   }
 
-  // A connection uses the session no more. Requires the mutex.
-  void leave(std::shared_ptr<session> &s) noexcept {
+  // A connection uses the session no more.
+  void leave(std::shared_ptr<session> &s) noexcept STILLMAP_REQUIRES(mutex_) {
     s.reset();
     drop_current();
     changed_.notify_all();
   }
   // Forgets a session that has ended and that no connection uses any more: with it go its memory and
-  // its lock on the record. Requires the mutex.
-  void drop_current() noexcept {
+  // its lock on the record.
+  void drop_current() noexcept STILLMAP_REQUIRES(mutex_) {
     if (current_ && !control_open_ && !current_->alive() && current_.use_count() == 1) {
       current_.reset();
     }
@@ -247,13 +253,13 @@ class receiver::core {
     const auto id = decode_session(body);
     std::shared_ptr<session> joined;
     {
-      const std::lock_guard lock(mutex_);
+      const lock_guard lock(mutex_);
       if (id && current_ && current_->id() == *id) joined = current_;
     }
     if (!joined) return refuse(with, errc::corrupt, "no session has this id");
     // If this fails the session, so does its control channel, which returns the failure.
     (void)with_host_memory(receiver_op, [&] { return joined->serve_data(with); });
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     leave(joined);
   }
 
@@ -271,11 +277,12 @@ class receiver::core {
                *now == outcome::awaiting_commit) {
       receive_commit(with, asked);
     }
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     leave(asked);
   }
 
-  void receive_commit(channel &with, const std::shared_ptr<session> &asked) {
+  void receive_commit(channel &with, const std::shared_ptr<session> &asked)
+      STILLMAP_EXCLUDES(mutex_) {
     const auto m =
         migration::receive(with, kind::commit, max_request_bytes, options_.timeout, receiver_op);
     if (!m) return;
@@ -283,7 +290,7 @@ class receiver::core {
     if (!again) return refuse(with, again.error());
     if (status s = asked->commit(*again); !s) return refuse(with, s.error());
     {
-      const std::lock_guard lock(mutex_);
+      const lock_guard lock(mutex_);
       hand_over(asked);
     }
     // The first connection may be broken without an end: nothing more can come on it.
@@ -293,8 +300,8 @@ class receiver::core {
   }
 
   // Of those that this process receives or has received. Null: there is none.
-  std::shared_ptr<session> session_of(const session_id &id) const {
-    const std::lock_guard lock(mutex_);
+  std::shared_ptr<session> session_of(const session_id &id) const STILLMAP_EXCLUDES(mutex_) {
+    const lock_guard lock(mutex_);
     if (current_ && current_->id() == id) return current_;
     for (const auto &s : owned_) {
       if (s->id() == id) return s;
@@ -304,11 +311,12 @@ class receiver::core {
 
   // `asked`: the session, if there is one.
   // Errors: as outcome_on_record().
-  result<outcome> outcome_of(session *asked, const outcome_query &q) const {
+  result<outcome> outcome_of(session *asked, const outcome_query &q) const
+      STILLMAP_EXCLUDES(mutex_) {
     if (asked != nullptr) {
       if (const auto now = asked->answer_query()) return *now;
     }
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     return outcome_on_record(q);
   }
 
@@ -331,9 +339,9 @@ class receiver::core {
     return outcome::owner;
   }
 
-  // Of a session of an earlier process. Requires the mutex, so that no session begins meanwhile.
+  // Of a session of an earlier process. With the mutex, so that no session begins meanwhile.
   // Errors: busy (no record of the transfer; another process may still decide), the system's.
-  result<outcome> outcome_on_record(const outcome_query &q) const {
+  result<outcome> outcome_on_record(const outcome_query &q) const STILLMAP_REQUIRES(mutex_) {
     // The task may be here again, in a process that holds the record.
     STILLMAP_ASSIGN_OR_RETURN(const auto seen,
                               read_record(options_.records, q.task, options_.calls));
@@ -350,8 +358,8 @@ class receiver::core {
     return outcome::refused;
   }
 
-  // Makes an owned session available to receive(), once. Requires the mutex.
-  void hand_over(const std::shared_ptr<session> &s) noexcept {
+  // Makes an owned session available to receive(), once.
+  void hand_over(const std::shared_ptr<session> &s) noexcept STILLMAP_REQUIRES(mutex_) {
     if (!s->owned() || std::find(owned_.begin(), owned_.end(), s) != owned_.end()) return;
     session::list_elements &elements = s->elements();
     elements.owned.front() = s;
@@ -369,15 +377,17 @@ class receiver::core {
   const receive_options options_;
   std::thread acceptor_thread_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stopping_ = false, closed_ = false;
-  bool control_open_ = false;  // current_'s control channel
-  connection_list connections_;
-  std::shared_ptr<session> current_;
-  std::list<std::shared_ptr<session>> arrived_;
-  std::list<std::shared_ptr<session>> owned_;  // since this process began
-  std::optional<error> failure_;
+  mutable mutex mutex_;
+  condition_variable changed_;
+  bool stopping_ STILLMAP_GUARDED_BY(mutex_) = false;
+  bool closed_ STILLMAP_GUARDED_BY(mutex_) = false;
+  bool control_open_ STILLMAP_GUARDED_BY(mutex_) = false;  // current_'s control channel
+  connection_list connections_ STILLMAP_GUARDED_BY(mutex_);
+  std::shared_ptr<session> current_ STILLMAP_GUARDED_BY(mutex_);
+  std::list<std::shared_ptr<session>> arrived_ STILLMAP_GUARDED_BY(mutex_);
+  // Since this process began.
+  std::list<std::shared_ptr<session>> owned_ STILLMAP_GUARDED_BY(mutex_);
+  std::optional<error> failure_ STILLMAP_GUARDED_BY(mutex_);
 };
 
 namespace {

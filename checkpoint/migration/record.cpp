@@ -9,12 +9,12 @@
 #include <charconv>
 #include <list>
 #include <memory>
-#include <mutex>
 
 #include "stillmap/checkpoint/image/internal/atomic_file.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
 #include "stillmap/checkpoint/migration/internal/record_lock.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 #include "stillmap/vmm/internal/undying.h"
@@ -122,8 +122,8 @@ struct kept_record {
   record truth;
 };
 struct kept_records {
-  std::mutex mutex;
-  std::list<std::optional<kept_record>> all;
+  stillmap::mutex mutex;
+  std::list<std::optional<kept_record>> all STILLMAP_GUARDED_BY(mutex);
 };
 kept_records &kept() {
   static undying<kept_records> records;
@@ -265,7 +265,7 @@ result<record_file> record_file::open(const std::string &directory, const task_i
 
 std::optional<record_file> record_file::take_kept(const std::string &directory, const task_id &task,
                                                   record &truth) {
-  const std::lock_guard lock(kept().mutex);
+  const lock_guard lock(kept().mutex);
   for (auto k = kept().all.begin(); k != kept().all.end(); ++k) {
     kept_record &found = **k;
     if (found.file.task_ != task || found.file.directory_ != directory) continue;
@@ -287,7 +287,7 @@ void record_file::keep_locked(record_file file, record truth) noexcept {
     return;
   }
   one.front().emplace(kept_record{std::move(file), std::move(truth)});
-  const std::lock_guard lock(kept().mutex);
+  const lock_guard lock(kept().mutex);
   kept().all.splice(kept().all.end(), one);
 }
 

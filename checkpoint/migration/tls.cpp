@@ -14,10 +14,10 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <mutex>
 
 #include "stillmap/checkpoint/migration/internal/tls_context.h"
 #include "stillmap/checkpoint/migration/internal/tls_socket.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/internal/fork_closed_fd.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
@@ -113,19 +113,11 @@ class tls_channel final : public channel {
 
   status handshake(std::chrono::milliseconds timeout) override {
     return with_host_memory(tls_op, [&]() -> status {
-      ERR_clear_error();
-      ssl_.reset(SSL_new(context_->get()));
-      if (ssl_ == nullptr || !use_socket(ssl_.get(), socket_.get())) {
-        return tl::unexpected(
-            openssl_error(errc::not_supported, tls_op, "OpenSSL cannot create a connection"));
-      }
-      SSL_set_read_ahead(ssl_.get(), 1);
-      accepting_ ? SSL_set_accept_state(ssl_.get()) : SSL_set_connect_state(ssl_.get());
-      SSL_set_msg_callback(ssl_.get(), &note_hello);
-      SSL_set_msg_callback_arg(ssl_.get(), this);
+      STILLMAP_RETURN_IF_ERROR(create_ssl());
       const auto until = clock::now() + timeout;
       const auto do_handshake = [&](SSL *s) { return SSL_do_handshake(s); };
       STILLMAP_RETURN_IF_ERROR(call_ssl(do_handshake, until, errc::not_supported));
+      const lock_guard lock(mutex_);
       SSL_set_msg_callback(ssl_.get(), nullptr);
       const owned_certificate theirs(SSL_get1_peer_certificate(ssl_.get()));
       peer_.name = common_name_of(theirs.get());
@@ -174,11 +166,29 @@ class tls_channel final : public channel {
   }
 
  private:
+  status create_ssl() {
+    const lock_guard lock(mutex_);
+    ERR_clear_error();
+    ssl_.reset(SSL_new(context_->get()));
+    if (ssl_ == nullptr || !use_socket(ssl_.get(), socket_.get())) {
+      return tl::unexpected(
+          openssl_error(errc::not_supported, tls_op, "OpenSSL cannot create a connection"));
+    }
+    SSL_set_read_ahead(ssl_.get(), 1);
+    accepting_ ? SSL_set_accept_state(ssl_.get()) : SSL_set_connect_state(ssl_.get());
+    SSL_set_msg_callback(ssl_.get(), &note_hello);
+    SSL_set_msg_callback_arg(ssl_.get(), this);
+    return {};
+  }
+
   // Writes or reads all of `bytes`; each part may take as long as `timeout`.
   template <class Call, class Byte>
   status transfer(const Call &call, std::span<Byte> bytes, std::chrono::milliseconds timeout) {
-    if (ssl_ == nullptr) {
-      return make_error(errc::invalid_argument, tls_op, "the handshake has not succeeded");
+    {
+      const lock_guard lock(mutex_);
+      if (ssl_ == nullptr) {
+        return make_error(errc::invalid_argument, tls_op, "the handshake has not succeeded");
+      }
     }
     while (!bytes.empty()) {
       std::size_t done = 0;
@@ -204,7 +214,7 @@ class tls_channel final : public channel {
     for (;;) {
       short what = 0;
       {
-        const std::lock_guard lock(mutex_);
+        const lock_guard lock(mutex_);
         ERR_clear_error();
         errno = 0;
         const int n = call(ssl_.get());
@@ -237,7 +247,7 @@ class tls_channel final : public channel {
   status flush(clock::time_point until) {
     for (;;) {
       {
-        const std::lock_guard lock(mutex_);
+        const lock_guard lock(mutex_);
         BIO *const out = SSL_get_wbio(ssl_.get());
         errno = 0;
         if (BIO_flush(out) > 0) return {};
@@ -253,8 +263,8 @@ class tls_channel final : public channel {
   fork_closed_fd socket_;
   const bool accepting_;
   std::atomic<bool> hello_received_{false};
-  std::mutex mutex_;  // guards ssl_ after the handshake
-  owned_ssl ssl_;
+  mutex mutex_;
+  owned_ssl ssl_ STILLMAP_GUARDED_BY(mutex_);
   peer_identity peer_;
 };
 

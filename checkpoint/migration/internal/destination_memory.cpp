@@ -20,18 +20,19 @@ constexpr std::size_t pages_per_batch = 16;
 
 status destination_memory::prepare(layout_message l) {
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     STILLMAP_RETURN_IF_ERROR(check_between_rounds());
   }
   stop_page_thread();
   checkpoint::memory_layout kinds;
   kinds.pages = l.layout.pages;
+  const std::size_t pages = kinds.pages.size();
   STILLMAP_ASSIGN_OR_RETURN(auto factory, checkpoint::page_factory::create(device_, kinds));
   STILLMAP_RETURN_IF_ERROR(reserve(std::move(l)));
   try {
-    page_thread_ =
-        start_thread([this, factory = std::move(factory)](const std::stop_token &stop) mutable {
-          create_pages(std::move(factory), stop);
+    page_thread_ = start_thread(
+        [this, pages, factory = std::move(factory)](const std::stop_token &stop) mutable {
+          create_pages(std::move(factory), pages, stop);
         });
   } catch (const std::system_error &e) {
     return fail_pages(error{e.code(), destination_memory_op, "no thread could be created"});
@@ -43,7 +44,7 @@ status destination_memory::prepare(layout_message l) {
 
 // No more pages will be created.
 status destination_memory::fail_pages(const error &why) noexcept {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   page_status_ = tl::unexpected(why);
   pages_changed_.notify_all();
   return page_status_;
@@ -74,7 +75,7 @@ status destination_memory::reserve(layout_message l) {
     }
     bytes += p.bytes;
   }
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   STILLMAP_RETURN_IF_ERROR(check_between_rounds());
   memory_.reset();
   staging_.reset();
@@ -106,20 +107,19 @@ status destination_memory::reserve(layout_message l) {
 }
 
 // The page thread.
-void destination_memory::create_pages(checkpoint::page_factory factory,
+void destination_memory::create_pages(checkpoint::page_factory factory, std::size_t pages,
                                       const std::stop_token &stop) noexcept {
   status s = with_host_memory(destination_memory_op, [&]() -> status {
-    for (std::size_t i = 0; i < numbers_.size() && !stop.stop_requested(); i += pages_per_batch) {
-      STILLMAP_RETURN_IF_ERROR(
-          create_batch(factory, i, std::min(i + pages_per_batch, numbers_.size())));
+    for (std::size_t i = 0; i < pages && !stop.stop_requested(); i += pages_per_batch) {
+      STILLMAP_RETURN_IF_ERROR(create_batch(factory, i, std::min(pages_per_batch, pages - i)));
     }
     return {};
   });
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   if (s && stop.stop_requested())
     s = make_error(errc::operation_canceled, destination_memory_op, "stop requested");
   if (s) {
-    s = with_host_memory(destination_memory_op, [&] {
+    s = with_host_memory(destination_memory_op, [&]() STILLMAP_REQUIRES(mutex_) {
       std::vector<page_ptr> order;
       for (const std::uint32_t n : numbers_) order.push_back(pages_.at(n).memory);
       return memory_->map(order);
@@ -131,25 +131,27 @@ void destination_memory::create_pages(checkpoint::page_factory factory,
 }
 
 status destination_memory::create_batch(checkpoint::page_factory &factory, std::size_t first,
-                                        std::size_t end) {
-  std::vector<page_ptr> batch;
-  for (std::size_t i = first; i < end; ++i) {
-    if (const page &p = pages_.at(numbers_[i]); p.memory) {
-      batch.push_back(p.memory);
-      continue;
-    }
-    std::size_t missing = i + 1;
-    while (missing < end && !pages_.at(numbers_[missing]).memory) ++missing;
-    STILLMAP_ASSIGN_OR_RETURN(auto made, factory.make(i, missing - i));
-    std::move(made.begin(), made.end(), std::back_inserter(batch));
-    i = missing - 1;
+                                        std::size_t count) {
+  std::vector<page_ptr> batch(count);
+  checkpoint::staging_mapping *staging = nullptr;  // used by this thread only, while it runs
+  {
+    const lock_guard lock(mutex_);
+    staging = &*staging_;
+    for (std::size_t i = 0; i < count; ++i) batch[i] = pages_.at(numbers_[first + i]).memory;
   }
-  STILLMAP_RETURN_IF_ERROR(staging_->add(batch));
-  const std::lock_guard lock(mutex_);
-  for (std::size_t i = first; i < end; ++i) {
-    page &p = pages_.at(numbers_[i]);
-    p.memory = std::move(batch[i - first]);
-    p.at = staging_->at()[i];
+  for (std::size_t i = 0, end = 0; i < count; i = end) {
+    end = i + 1;
+    if (batch[i]) continue;
+    while (end < count && !batch[end]) ++end;
+    STILLMAP_ASSIGN_OR_RETURN(auto made, factory.make(first + i, end - i));
+    std::move(made.begin(), made.end(), &batch[i]);
+  }
+  STILLMAP_RETURN_IF_ERROR(staging->add(batch));
+  const lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < count; ++i) {
+    page &p = pages_.at(numbers_[first + i]);
+    p.memory = std::move(batch[i]);
+    p.at = staging->at()[first + i];
   }
   pages_changed_.notify_all();
   return {};
@@ -161,12 +163,12 @@ void destination_memory::stop_page_thread() {
 }
 
 bool destination_memory::prepared() const {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   return memory_.has_value();
 }
 
 result<std::size_t> destination_memory::begin_round() {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   if (!memory_)
     return make_error(errc::corrupt, destination_memory_op, "contents arrived before a layout");
   ++rounds_;
@@ -176,7 +178,7 @@ result<std::size_t> destination_memory::begin_round() {
 }
 
 void destination_memory::end_round() {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   --rounds_;
 }
 
@@ -189,28 +191,30 @@ std::optional<std::pair<destination_memory::page *, std::uint32_t>> destination_
 }
 
 result<virtual_range> destination_memory::range_of(std::uint64_t chunk) {
-  std::unique_lock lock(mutex_);
+  unique_lock lock(mutex_);
   const auto found = find(chunk);
   if (!found)
     return make_error(errc::corrupt, destination_memory_op, "the layout has no such chunk", chunk);
   const auto [p, index] = *found;
-  pages_changed_.wait(lock, [p = p, this] { return bool(p->at) || !page_status_; });
+  pages_changed_.wait(
+      lock, [p = p, this]() STILLMAP_REQUIRES(mutex_) { return bool(p->at) || !page_status_; });
   if (!p->at) return tl::unexpected(page_status_.error());
   p->chunks[index].known = false;
   return virtual_range{p->at + std::size_t{index} * chunk_bytes_, chunk_bytes_};
 }
 
 void destination_memory::received(std::uint64_t chunk, const image::digest &d) {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   if (const auto found = find(chunk)) found->first->chunks[found->second] = {d, true};
 }
 
 result<std::vector<std::uint64_t>> destination_memory::compare(
     const std::vector<image::digest> &sealed) const {
-  std::unique_lock lock(mutex_);
+  unique_lock lock(mutex_);
   if (!memory_)
     return make_error(errc::corrupt, destination_memory_op, "a seal arrived before a layout");
-  pages_changed_.wait(lock, [&] { return all_mapped_ || !page_status_; });
+  pages_changed_.wait(lock,
+                      [this]() STILLMAP_REQUIRES(mutex_) { return all_mapped_ || !page_status_; });
   if (!page_status_) return tl::unexpected(page_status_.error());
   std::size_t all = 0;
   for (const std::uint32_t n : numbers_) all += pages_.at(n).chunks.size();
@@ -234,7 +238,7 @@ result<std::vector<std::uint64_t>> destination_memory::compare(
 
 checkpoint::restored_memory destination_memory::take() {
   stop_page_thread();
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   checkpoint::restored_memory out = std::move(*memory_);
   memory_.reset();
   staging_.reset();

@@ -1,9 +1,7 @@
 // Memory of an arriving task at the destination: its addresses, its pages, and the chunks received.
 #pragma once
 
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -13,6 +11,7 @@
 #include "stillmap/checkpoint/common/internal/staging_mapping.h"
 #include "stillmap/checkpoint/common/restored_memory.h"
 #include "stillmap/checkpoint/migration/internal/wire.h"
+#include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap::migration {
 
@@ -68,28 +67,31 @@ class destination_memory {
     device_address at;  // in the staging mapping; null until the page is mapped there
     std::vector<chunk_state> chunks;
   };
-  status check_between_rounds() const;  // requires the mutex
-  status reserve(layout_message l);
-  void create_pages(checkpoint::page_factory factory, const std::stop_token &stop) noexcept;
-  status fail_pages(const error &why) noexcept;
-  status create_batch(checkpoint::page_factory &factory, std::size_t first, std::size_t end);
-  void stop_page_thread();
-  // Requires the mutex. Nullopt: no such chunk.
-  std::optional<std::pair<page *, std::uint32_t>> find(std::uint64_t chunk);
+  status check_between_rounds() const STILLMAP_REQUIRES(mutex_);
+  status reserve(layout_message l) STILLMAP_EXCLUDES(mutex_);
+  void create_pages(checkpoint::page_factory factory, std::size_t pages,
+                    const std::stop_token &stop) noexcept;
+  status fail_pages(const error &why) noexcept STILLMAP_EXCLUDES(mutex_);
+  status create_batch(checkpoint::page_factory &factory, std::size_t first, std::size_t count);
+  // The thread takes the lock.
+  void stop_page_thread() STILLMAP_EXCLUDES(mutex_);
+  // Nullopt: no such chunk.
+  std::optional<std::pair<page *, std::uint32_t>> find(std::uint64_t chunk)
+      STILLMAP_REQUIRES(mutex_);
 
   const device device_;
   const std::uint32_t chunk_bytes_;
   const std::uint64_t max_bytes_;
 
-  mutable std::mutex mutex_;
-  mutable std::condition_variable pages_changed_;
-  std::size_t rounds_ = 0;               // under way
-  std::map<std::uint32_t, page> pages_;  // by the source's numbers
-  std::vector<std::uint32_t> numbers_;   // in the order of the layout
-  std::optional<checkpoint::staging_mapping> staging_;
-  std::optional<checkpoint::restored_memory> memory_;
-  status page_status_;       // of the page thread
-  bool all_mapped_ = false;  // at their final addresses
+  mutable mutex mutex_;
+  mutable condition_variable pages_changed_;
+  std::size_t rounds_ STILLMAP_GUARDED_BY(mutex_) = 0;               // under way
+  std::map<std::uint32_t, page> pages_ STILLMAP_GUARDED_BY(mutex_);  // by the source's numbers
+  std::vector<std::uint32_t> numbers_ STILLMAP_GUARDED_BY(mutex_);   // in the order of the layout
+  std::optional<checkpoint::staging_mapping> staging_ STILLMAP_GUARDED_BY(mutex_);
+  std::optional<checkpoint::restored_memory> memory_ STILLMAP_GUARDED_BY(mutex_);
+  status page_status_ STILLMAP_GUARDED_BY(mutex_);       // of the page thread
+  bool all_mapped_ STILLMAP_GUARDED_BY(mutex_) = false;  // at their final addresses
   std::jthread page_thread_;
 };
 

@@ -4,10 +4,10 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <utility>
 
 #include "stillmap/checkpoint/migration/migration.h"
+#include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap::migration {
 
@@ -18,13 +18,13 @@ class progress_reporter {
       : on_progress_(on_progress) {}
 
   progress now() const {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     return progress_;
   }
   // Calls change(progress &); reports nothing.
   template <class Change>
   void update(Change &&change) {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     change(progress_);
   }
   void reached(step s) {
@@ -53,8 +53,8 @@ class progress_reporter {
     if (on_progress_) on_progress_(now());
   }
   const std::function<void(const progress &)> &on_progress_;
-  mutable std::mutex mutex_;
-  progress progress_;
+  mutable mutex mutex_;
+  progress progress_ STILLMAP_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point last_report_;
 };
 

@@ -80,6 +80,7 @@ result<std::shared_ptr<session>> session::create(const device &d, const hello &h
 }
 
 status session::record_offer() {
+  const lock_guard lock(mutex_);
   if (offered_) return {};
   record r = record_;
   if (r.state == ownership::none) {
@@ -112,7 +113,7 @@ record session::make_refusal() const {
 }
 
 status session::send_control(kind what, std::span<const std::byte> body, std::uint64_t number) {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   if (control_ == nullptr || state_ == state::dead) {
     return make_error(errc::busy, session_op, "the control channel is closed");
   }
@@ -122,7 +123,7 @@ status session::send_control(kind what, std::span<const std::byte> body, std::ui
 // Best effort: the session fails whether the source learns why or not.
 void session::refuse(const error &why) noexcept {
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     if (state_ != state::copying) return;
   }
   (void)with_host_memory(session_op,
@@ -131,7 +132,7 @@ void session::refuse(const error &why) noexcept {
 
 status session::serve_control(channel &control) noexcept {
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     control_ = &control;
   }
   reached(step::accepted);
@@ -140,12 +141,12 @@ status session::serve_control(channel &control) noexcept {
     return receive_control(control);
   });
   if (!s) refuse(s.error());
-  std::unique_lock lock(mutex_);
+  unique_lock lock(mutex_);
   control_ = nullptr;
   if (state_ == state::awaiting_commit) return s;  // the commit may arrive on another channel
   if (state_ == state::copying) state_ = state::dead;
   for (channel *const c : data_) c->shutdown();
-  changed_.wait(lock, [this] { return data_.empty(); });
+  changed_.wait(lock, [this]() STILLMAP_REQUIRES(mutex_) { return data_.empty(); });
   return data_failure_ ? s : data_failure_;
 }
 
@@ -170,7 +171,7 @@ status session::receive_control(channel &control) {
         reached(step::seal_received);
         STILLMAP_ASSIGN_OR_RETURN(const auto different, memory_.compare(sealed));
         if (different.empty()) {
-          const std::lock_guard lock(mutex_);
+          const lock_guard lock(mutex_);
           if (state_ != state::copying && state_ != state::awaiting_commit) {
             return make_error(errc::corrupt, session_op,
                               "a seal arrived after the outcome was decided");
@@ -191,7 +192,7 @@ status session::receive_control(channel &control) {
         return {};
       }
       case kind::discard: {
-        const std::lock_guard lock(mutex_);
+        const lock_guard lock(mutex_);
         if (state_ == state::awaiting_commit) state_ = state::copying;
         return make_error(errc::operation_canceled, session_op,
                           "the source cancelled the migration");
@@ -205,7 +206,7 @@ status session::receive_control(channel &control) {
 
 status session::commit(const outcome_query &q) noexcept {
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     if (state_ == state::owned || state_ == state::delivered) return {};  // a repeated commit
     if (state_ != state::awaiting_commit || q.session != id_ || q.task != hello_.task ||
         q.epoch != hello_.epoch + 1) {
@@ -213,12 +214,14 @@ status session::commit(const outcome_query &q) noexcept {
                         "a commit of another session, or before the seal", q.epoch,
                         hello_.epoch + 1);
     }
-    const status s =
-        with_host_memory(session_op, [&] { return file_->write(make_record(ownership::owner)); });
+    const status s = with_host_memory(session_op, [&]() STILLMAP_REQUIRES(mutex_) {
+      return file_->write(make_record(ownership::owner));
+    });
     if (!s) {
       // The record may be on disk all the same, so it is replaced by a refusal. If that fails as
       // well, receiver::core::outcome_on_record() writes it when the source asks.
-      (void)with_host_memory(session_op, [&] { return file_->write(make_refusal()); });
+      (void)with_host_memory(
+          session_op, [&]() STILLMAP_REQUIRES(mutex_) { return file_->write(make_refusal()); });
       state_ = state::dead;
       return s;
     }
@@ -229,7 +232,7 @@ status session::commit(const outcome_query &q) noexcept {
 }
 
 result<outcome> session::answer_query() {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   switch (state_) {
     case state::owned:
       STILLMAP_RETURN_IF_ERROR(file_->confirm());
@@ -249,7 +252,7 @@ result<outcome> session::answer_query() {
 
 status session::serve_data(channel &data) {
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     if (state_ == state::dead || data_.size() >= hello_.channels || !memory_.prepared()) {
       return make_error(errc::corrupt, session_op, "no further data channel is expected",
                         data_.size(), hello_.channels, error_unit::items);
@@ -258,7 +261,7 @@ status session::serve_data(channel &data) {
   }
   const status s = with_host_memory(session_op, [&] { return receive_data(data); });
   refuse(s.error());  // the session fails without this channel
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   data_.erase(std::find(data_.begin(), data_.end(), &data));
   if (state_ == state::copying && control_ != nullptr) {
     // If the connection broke, the control channel knows why, or breaks as well.
@@ -293,7 +296,7 @@ status session::receive_data(channel &data) {
 status session::end_round(const std::vector<std::uint64_t> &damaged, std::uint64_t round) {
   std::vector<std::uint64_t> all;
   {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     if (state_ == state::awaiting_commit) state_ = state::copying;
     damaged_.insert(damaged_.end(), damaged.begin(), damaged.end());
     if (++channels_done_ < hello_.channels) return {};
@@ -305,17 +308,17 @@ status session::end_round(const std::vector<std::uint64_t> &damaged, std::uint64
 }
 
 bool session::alive() const {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   return state_ == state::copying || state_ == state::awaiting_commit;
 }
 
 bool session::owned() const {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   return state_ == state::owned;
 }
 
 void session::cancel() {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   if (state_ == state::copying || state_ == state::awaiting_commit) state_ = state::dead;
   if (control_ != nullptr) control_->shutdown();
   for (channel *const c : data_) c->shutdown();
@@ -327,7 +330,7 @@ void session::cancel_if_silent() {
 }
 
 result<received_memory> session::deliver() {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   peer_identity from = from_;
   if (const status s = file_->write(make_record(ownership::running)); !s) {
     const auto found = file_->read();

@@ -2,19 +2,18 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "stillmap/checkpoint/migration/internal/destination_memory.h"
 #include "stillmap/checkpoint/migration/migration.h"
+#include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap::migration {
 
 // States: copying <-> awaiting_commit -> owned -> delivered; the first two also -> dead.
-// Threads: safe.
+// Threads: safe. Lock order: the receiver's, mutex_, then that of memory_, of a channel or of files.
 class session {
  public:
   using clock = std::chrono::steady_clock;
@@ -49,13 +48,13 @@ class session {
   result<outcome> answer_query();
   // Commits, on any channel.
   // Errors: corrupt (another session, or not awaiting a commit), the system's (the record).
-  status commit(const outcome_query &q) noexcept;
+  status commit(const outcome_query &q) noexcept STILLMAP_EXCLUDES(mutex_);
 
   // Whether the session may still succeed.
-  bool alive() const;
+  bool alive() const STILLMAP_EXCLUDES(mutex_);
   bool owned() const;
   // Fails a session that is not owned. Shuts down the channels of any.
-  void cancel();
+  void cancel() STILLMAP_EXCLUDES(mutex_);
   // Cancels after receive_options::resolve_timeout without a message.
   void cancel_if_silent();
   // Records that the task runs here, and passes on its memory.
@@ -69,16 +68,18 @@ class session {
           session_id id, const receive_options &options);
   // Records the offer, before the source can learn that this end is prepared: a process that comes
   // later then knows what it is asked about.
-  status record_offer();
-  // The record once this machine owns the task. Requires the mutex.
-  record make_record(ownership o) const;
-  record make_refusal() const;
-  status send_control(kind what, std::span<const std::byte> body = {}, std::uint64_t number = 0);
-  void refuse(const error &why) noexcept;
+  status record_offer() STILLMAP_EXCLUDES(mutex_);
+  // The record once this machine owns the task.
+  record make_record(ownership o) const STILLMAP_REQUIRES(mutex_);
+  record make_refusal() const STILLMAP_REQUIRES(mutex_);
+  status send_control(kind what, std::span<const std::byte> body = {}, std::uint64_t number = 0)
+      STILLMAP_EXCLUDES(mutex_);
+  void refuse(const error &why) noexcept STILLMAP_EXCLUDES(mutex_);
   status receive_control(channel &control);
   status receive_data(channel &data);
   // The channel that ends a round last sends the result of all channels.
-  status end_round(const std::vector<std::uint64_t> &damaged, std::uint64_t round);
+  status end_round(const std::vector<std::uint64_t> &damaged, std::uint64_t round)
+      STILLMAP_EXCLUDES(mutex_);
   void touch() { last_message_ = clock::now().time_since_epoch().count(); }
   void reached(step s) const {
     if (options_.on_step) options_.on_step(s);
@@ -93,18 +94,20 @@ class session {
   std::atomic<clock::rep> last_message_;
   list_elements elements_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  state state_ = state::copying;
-  std::optional<record_file> file_;
-  record record_;         // without a commit of this session
-  bool offered_ = false;  // record_ lists this session
-  image::digest contents_;
-  channel *control_ = nullptr;
-  std::vector<channel *> data_;
-  status data_failure_;  // of the first data channel whose failure ended the control channel
-  std::size_t channels_done_ = 0;       // with this round
-  std::vector<std::uint64_t> damaged_;  // chunks of this round, of those channels
+  mutable mutex mutex_;
+  condition_variable changed_;
+  state state_ STILLMAP_GUARDED_BY(mutex_) = state::copying;
+  std::optional<record_file> file_ STILLMAP_GUARDED_BY(mutex_);
+  record record_ STILLMAP_GUARDED_BY(mutex_);         // without a commit of this session
+  bool offered_ STILLMAP_GUARDED_BY(mutex_) = false;  // record_ lists this session
+  image::digest contents_ STILLMAP_GUARDED_BY(mutex_);
+  channel *control_ STILLMAP_GUARDED_BY(mutex_) = nullptr;
+  std::vector<channel *> data_ STILLMAP_GUARDED_BY(mutex_);
+  // Of the first data channel whose failure ended the control channel.
+  status data_failure_ STILLMAP_GUARDED_BY(mutex_);
+  std::size_t channels_done_ STILLMAP_GUARDED_BY(mutex_) = 0;  // with this round
+  // Chunks of this round, of those channels.
+  std::vector<std::uint64_t> damaged_ STILLMAP_GUARDED_BY(mutex_);
 };
 
 }  // namespace stillmap::migration

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/internal/host_memory.h"
 #include "stillmap/vmm/internal/try.h"
 
@@ -31,12 +32,22 @@ void rate_limiter::acquire(std::uint64_t bytes) {
 
 rate_limiter::clock::time_point rate_limiter::reserve(std::uint64_t bytes, clock::time_point now) {
   if (rate_ == 0) return now;
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   next_ = std::max(next_, now - burst);
   const clock::time_point mine = next_;
   next_ += std::chrono::nanoseconds(
       static_cast<std::int64_t>(1e9 * static_cast<double>(bytes) / static_cast<double>(rate_)));
   return mine;
+}
+
+channel &source_connections::control() {
+  const lock_guard lock(shutdown_mutex_);
+  return *control_;
+}
+
+channel &source_connections::data(std::size_t i) {
+  const lock_guard lock(shutdown_mutex_);
+  return *data_[i];
 }
 
 // What one thread sends with.
@@ -49,7 +60,7 @@ struct source_connections::lane {
 result<std::unique_ptr<channel>> source_connections::connect(transport &to) {
   STILLMAP_ASSIGN_OR_RETURN(auto c, to.connect(options_.timeout));
   const auto set_connecting = [&](channel *now) {
-    const std::lock_guard lock(shutdown_mutex_);
+    const lock_guard lock(shutdown_mutex_);
     connecting_ = now;
     if (shut_down_ && now != nullptr) now->shutdown();
   };
@@ -64,14 +75,14 @@ result<std::unique_ptr<channel>> source_connections::connect(transport &to) {
 status source_connections::open(transport &to, const hello &h) {
   STILLMAP_ASSIGN_OR_RETURN(auto c, connect(to));
   {
-    const std::lock_guard lock(shutdown_mutex_);
+    const lock_guard lock(shutdown_mutex_);
     control_ = std::move(c);
     if (shut_down_) control_->shutdown();
   }
-  peer_ = control_->peer();
+  peer_ = control().peer();
   buffer_bytes_ = header_room + h.chunk_bytes;
-  STILLMAP_RETURN_IF_ERROR(send(*control_, kind::hello, encode(h), options_.timeout));
-  STILLMAP_ASSIGN_OR_RETURN(const message m, receive(*control_, kind::welcome, 16, options_.timeout,
+  STILLMAP_RETURN_IF_ERROR(send(control(), kind::hello, encode(h), options_.timeout));
+  STILLMAP_ASSIGN_OR_RETURN(const message m, receive(control(), kind::welcome, 16, options_.timeout,
                                                      source_connections_op));
   STILLMAP_ASSIGN_OR_RETURN(session_, decode_session(m.body));
   return {};
@@ -87,7 +98,7 @@ status source_connections::open_channels(transport &to) {
     STILLMAP_RETURN_IF_ERROR(send(*c, kind::join, encode(session_), options_.timeout, i));
     STILLMAP_RETURN_IF_ERROR(
         receive(*c, kind::welcome, 0, options_.timeout, source_connections_op));
-    const std::lock_guard lock(shutdown_mutex_);
+    const lock_guard lock(shutdown_mutex_);
     data_.push_back(std::move(c));
     if (shut_down_) data_.back()->shutdown();
   }
@@ -105,36 +116,44 @@ status source_connections::prepare(const layout_message &l) {
                       "the layout is too large for one message", body.size(),
                       checkpoint::largest_layout, error_unit::bytes);
   }
-  STILLMAP_RETURN_IF_ERROR(send(*control_, kind::layout, body, options_.timeout));
+  STILLMAP_RETURN_IF_ERROR(send(control(), kind::layout, body, options_.timeout));
   STILLMAP_RETURN_IF_ERROR(
-      receive(*control_, kind::prepared, 0, options_.timeout, source_connections_op));
+      receive(control(), kind::prepared, 0, options_.timeout, source_connections_op));
   return {};
 }
 
 result<std::size_t> source_connections::copy(source_memory &from, copy_round &round,
                                              const std::function<status()> &find,
                                              std::uint64_t number, const on_chunk &sent) {
+  const std::size_t channels = options_.channels;
   std::atomic<std::size_t> next{0};
-  std::mutex failing;
-  status failure;
+  struct {
+    stillmap::mutex mutex;
+    status first STILLMAP_GUARDED_BY(mutex);
+  } failing;
   const auto send_all = [&](std::size_t i) -> status {
     std::byte *const buffers = buffers_.data() + 2 * i * buffer_bytes_;
-    lane l{data_[i].get(), 2 * i, {buffers, buffers + buffer_bytes_}};
+    lane l{&data(i), 2 * i, {buffers, buffers + buffer_bytes_}};
     STILLMAP_RETURN_IF_ERROR(send_chunks(l, from, round, sent));
     return send(*l.to, kind::round_end, {}, options_.timeout, number);
   };
-  image::parallel_for(static_cast<unsigned>(data_.size()) + 1, [&]() noexcept {
+  image::parallel_for(static_cast<unsigned>(channels) + 1, [&]() noexcept {
     // With fewer threads than tasks, one thread runs several. `find` is first: it waits for no
     // other.
-    for (std::size_t i = next++; i <= data_.size(); i = next++) {
+    for (std::size_t i = next++; i <= channels; i = next++) {
       const status s = with_host_memory(source_connections_op,
                                         [&] { return i == 0 ? find() : send_all(i - 1); });
       if (s) continue;
       round.give_up();
-      const std::lock_guard lock(failing);
-      if (failure) failure = s;
+      const lock_guard lock(failing.mutex);
+      if (failing.first) failing.first = s;
     }
   });
+  status failure;
+  {
+    const lock_guard lock(failing.mutex);
+    failure = std::move(failing.first);
+  }
   // The peer knows nothing about a failure of the driver.
   if (!failure && failure.error().code.category() == cuda_category()) {
     return tl::unexpected(failure.error());
@@ -142,7 +161,7 @@ result<std::size_t> source_connections::copy(source_memory &from, copy_round &ro
   const auto timeout =
       failure ? options_.timeout : std::min(options_.timeout, std::chrono::milliseconds(500));
   const auto m =
-      receive(*control_, kind::round_received, max_table_bytes, timeout, source_connections_op);
+      receive(control(), kind::round_received, max_table_bytes, timeout, source_connections_op);
   // If the peer closed the connection, it may have said why.
   if (!failure && (m || std::string_view(m.error().reason) != checkpoint::peer_refused)) {
     return tl::unexpected(failure.error());
@@ -218,7 +237,7 @@ status source_connections::send_chunk(lane &l, std::size_t buffer, source_memory
   encode(header{zeros ? kind::zeros : kind::chunk, body, c.number, c.sent},
          std::span<std::byte, header::bytes>(head, header::bytes));
   STILLMAP_RETURN_IF_ERROR(l.to->send({head, header::bytes + body}, options_.timeout));
-  const std::lock_guard lock(on_chunk_mutex_);
+  const lock_guard lock(on_chunk_mutex_);
   sent(bytes.size(), zeros);
   return {};
 }
@@ -226,28 +245,28 @@ status source_connections::send_chunk(lane &l, std::size_t buffer, source_memory
 result<std::vector<std::uint64_t>> source_connections::seal(const source_memory &from) {
   std::vector<image::digest> all;
   for (const source_memory::chunk &c : from.chunks()) all.push_back(c.sent);
-  STILLMAP_RETURN_IF_ERROR(send(*control_, kind::seal, encode(all), options_.timeout));
-  STILLMAP_ASSIGN_OR_RETURN(const message m, receive(*control_, kind::verified, max_table_bytes,
+  STILLMAP_RETURN_IF_ERROR(send(control(), kind::seal, encode(all), options_.timeout));
+  STILLMAP_ASSIGN_OR_RETURN(const message m, receive(control(), kind::verified, max_table_bytes,
                                                      options_.timeout, source_connections_op));
   return decode_numbers(m.body);
 }
 
 status source_connections::commit(const outcome_query &q) noexcept {
   return with_host_memory(source_connections_op,
-                          [&] { return commit_on(*control_, q, options_.timeout); });
+                          [&] { return commit_on(control(), q, options_.timeout); });
 }
 
 void source_connections::discard() noexcept {
-  const std::lock_guard lock(shutdown_mutex_);
+  const lock_guard lock(shutdown_mutex_);
   if (control_ == nullptr || shut_down_) return;
   // If it cannot be sent, the destination finds the connection closed, which means the same.
-  (void)with_host_memory(source_connections_op, [&] {
+  (void)with_host_memory(source_connections_op, [&]() STILLMAP_REQUIRES(shutdown_mutex_) {
     return send(*control_, kind::discard, {}, std::chrono::milliseconds(100));
   });
 }
 
 void source_connections::shutdown() noexcept {
-  const std::lock_guard lock(shutdown_mutex_);
+  const lock_guard lock(shutdown_mutex_);
   shut_down_ = true;
   if (connecting_ != nullptr) connecting_->shutdown();
   if (control_ != nullptr) control_->shutdown();

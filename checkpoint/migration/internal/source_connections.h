@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "stillmap/checkpoint/migration/internal/source_memory.h"
 #include "stillmap/checkpoint/migration/internal/wire.h"
 #include "stillmap/checkpoint/migration/migration.h"
+#include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap::migration {
 
@@ -34,11 +34,12 @@ class rate_limiter {
 
  private:
   const std::uint64_t rate_;
-  std::mutex mutex_;
-  clock::time_point next_{};
+  mutex mutex_;
+  clock::time_point next_ STILLMAP_GUARDED_BY(mutex_){};
 };
 
-// Threads: externally synchronised, except shutdown().
+// Threads: externally synchronised, except shutdown(). Lock order: on_chunk_mutex_, shutdown_mutex_ (an
+// on_chunk may cancel), then a channel's.
 class source_connections {
  public:
   // Called for every chunk, one thread at a time.
@@ -79,16 +80,19 @@ class source_connections {
   status send_chunk(lane &l, std::size_t buffer, source_memory::chunk &c,
                     const image::digest_key &key, const on_chunk &sent);
   result<std::unique_ptr<channel>> connect(transport &to);
+  // Once they are open: they stay.
+  channel &control() STILLMAP_EXCLUDES(shutdown_mutex_);
+  channel &data(std::size_t i) STILLMAP_EXCLUDES(shutdown_mutex_);
 
   const device device_;
   const send_options &options_;
   rate_limiter limiter_;
-  std::mutex shutdown_mutex_;
-  bool shut_down_ = false;
-  channel *connecting_ = nullptr;
-  std::mutex on_chunk_mutex_;
-  std::unique_ptr<channel> control_;
-  std::vector<std::unique_ptr<channel>> data_;
+  mutex shutdown_mutex_;
+  bool shut_down_ STILLMAP_GUARDED_BY(shutdown_mutex_) = false;
+  channel *connecting_ STILLMAP_GUARDED_BY(shutdown_mutex_) = nullptr;
+  mutex on_chunk_mutex_;  // held while an on_chunk is called
+  std::unique_ptr<channel> control_ STILLMAP_GUARDED_BY(shutdown_mutex_);
+  std::vector<std::unique_ptr<channel>> data_ STILLMAP_GUARDED_BY(shutdown_mutex_);
   session_id session_;
   peer_identity peer_;
   std::size_t buffer_bytes_ = 0;  // of one header and one chunk

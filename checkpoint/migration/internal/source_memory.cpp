@@ -32,7 +32,7 @@ source_memory::source_memory(const device &d, std::span<const std::string> tags,
 result<bool> source_memory::update() {
   std::size_t listed = 0, unknown = 0;
   {
-    const std::lock_guard lock(gate_->mutex);
+    const lock_guard lock(gate_->mutex);
     listed = gate_->unmapped.size();
     unknown = gate_->unknown;
   }
@@ -47,7 +47,7 @@ result<bool> source_memory::update() {
   });
   if (different) {
     // What was unmapped before is not in this layout.
-    const std::lock_guard lock(gate_->mutex);
+    const lock_guard lock(gate_->mutex);
     gate_->unmapped.erase(gate_->unmapped.begin(),
                           gate_->unmapped.begin() + static_cast<std::ptrdiff_t>(listed));
     gate_->unknown -= unknown;
@@ -124,7 +124,7 @@ bool source_memory::read_gate::is_unmapped(virtual_range r) const {
 void source_memory::read_gate::about_to_change(const backing_event &e) noexcept {
   if (e.when != backing_event::phase::about_to_change) return;
   if (std::find(tags.begin(), tags.end(), e.block->tag()) == tags.end()) return;
-  std::unique_lock lock(mutex);
+  unique_lock lock(mutex);
   try {
     unmapped.push_back(e.range);
   } catch (const std::bad_alloc &) {
@@ -134,12 +134,13 @@ void source_memory::read_gate::about_to_change(const backing_event &e) noexcept 
     return std::none_of(ranges.begin(), ranges.end(),
                         [&](virtual_range r) { return r.overlaps(e.range); });
   };
-  reads_ended.wait(lock, [&] { return unused_by(reads) && unused_by(digests); });
+  reads_ended.wait(
+      lock, [&]() STILLMAP_REQUIRES(mutex) { return unused_by(reads) && unused_by(digests); });
 }
 
 result<bool> source_memory::begin_read(virtual_range r) {
   return with_host_memory(source_memory_op, [&]() -> result<bool> {
-    const std::lock_guard lock(gate_->mutex);
+    const lock_guard lock(gate_->mutex);
     if (gate_->is_unmapped(r)) return false;
     gate_->reads.push_back(r);
     return true;
@@ -147,7 +148,7 @@ result<bool> source_memory::begin_read(virtual_range r) {
 }
 
 void source_memory::end_read(virtual_range r) noexcept {
-  const std::lock_guard lock(gate_->mutex);
+  const lock_guard lock(gate_->mutex);
   gate_->reads.erase(std::find(gate_->reads.begin(), gate_->reads.end(), r));
   gate_->reads_ended.notify_all();
 }
@@ -156,7 +157,7 @@ result<std::vector<std::size_t>> source_memory::changed(std::span<const std::siz
   std::vector<virtual_range> ranges;
   std::vector<bool> digested(chunks.size());
   {
-    const std::lock_guard lock(gate_->mutex);
+    const lock_guard lock(gate_->mutex);
     for (std::size_t i = 0; i < chunks.size(); ++i) {
       const chunk &c = chunks_[chunks[i]];
       digested[i] = c.known && !gate_->is_unmapped(c.at);
@@ -167,7 +168,7 @@ result<std::vector<std::size_t>> source_memory::changed(std::span<const std::siz
   const auto digests =
       ranges.empty() ? result<std::vector<image::digest>>() : digester_->digests_of(ranges);
   {
-    const std::lock_guard lock(gate_->mutex);
+    const lock_guard lock(gate_->mutex);
     gate_->digests.clear();
     gate_->reads_ended.notify_all();
   }

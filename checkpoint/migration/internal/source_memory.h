@@ -2,9 +2,7 @@
 // those have changed since.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +13,7 @@
 #include "stillmap/checkpoint/migration/internal/wire.h"
 #include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
 #include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap::migration {
 
@@ -89,14 +88,15 @@ class source_memory {
   struct read_gate {
     explicit read_gate(std::vector<std::string> t) : tags(std::move(t)) {}
     const std::vector<std::string> tags;
-    std::mutex mutex;
-    std::condition_variable reads_ended;
-    std::vector<virtual_range> reads;    // by begin_read()
-    std::vector<virtual_range> digests;  // by changed()
-    std::vector<virtual_range> unmapped;
-    std::size_t unknown = 0;  // ranges unmapped for which there was no memory in the list
+    stillmap::mutex mutex;
+    condition_variable reads_ended;
+    std::vector<virtual_range> reads STILLMAP_GUARDED_BY(mutex);    // by begin_read()
+    std::vector<virtual_range> digests STILLMAP_GUARDED_BY(mutex);  // by changed()
+    std::vector<virtual_range> unmapped STILLMAP_GUARDED_BY(mutex);
+    // Ranges unmapped for which there was no memory in the list.
+    std::size_t unknown STILLMAP_GUARDED_BY(mutex) = 0;
 
-    bool is_unmapped(virtual_range r) const;  // requires the mutex
+    bool is_unmapped(virtual_range r) const STILLMAP_REQUIRES(mutex);
     void about_to_change(const backing_event &e) noexcept;
   };
   const std::shared_ptr<read_gate> gate_;
