@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <condition_variable>
 #include <list>
 #include <thread>
 
@@ -60,15 +61,12 @@ class receiver::core {
     std::list<std::shared_ptr<session>> next;
     {
       unique_lock lock(mutex_);
-      const std::stop_callback wake(cancel, [this] { changed_.notify_all(); });
-      const auto ready = [&]() STILLMAP_REQUIRES(mutex_) {
-        return !arrived_.empty() || cancel.stop_requested();
-      };
-      if (!changed_.wait_for(lock, timeout, ready)) {
+      const auto arrived = [this]() STILLMAP_REQUIRES(mutex_) { return !arrived_.empty(); };
+      if (!changed_.wait_for(lock, cancel, timeout, arrived)) {
+        if (cancel.stop_requested())
+          return make_error(errc::operation_canceled, receiver_op, "stop requested");
         return make_error(errc::busy, receiver_op, "no task has arrived");
       }
-      if (arrived_.empty())
-        return make_error(errc::operation_canceled, receiver_op, "stop requested");
       next.splice(next.begin(), arrived_, arrived_.begin());
     }
     auto out = with_host_memory(receiver_op, [&] { return next.front()->deliver(); });
@@ -378,7 +376,7 @@ class receiver::core {
   std::thread acceptor_thread_;
 
   mutable mutex mutex_;
-  condition_variable changed_;
+  std::condition_variable_any changed_;  // for a stop_token
   bool stopping_ STILLMAP_GUARDED_BY(mutex_) = false;
   bool closed_ STILLMAP_GUARDED_BY(mutex_) = false;
   bool control_open_ STILLMAP_GUARDED_BY(mutex_) = false;  // current_'s control channel
