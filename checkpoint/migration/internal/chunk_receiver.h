@@ -34,6 +34,8 @@ class chunk_receiver {
   // Errors: corrupt (not contents; no such chunk; more chunks in a round than the layout has), as
   //         receiving, as creating pages, the driver's.
   status take(channel &from, const header &h, std::chrono::milliseconds timeout);
+  // Between the first take() of a round and its end_round().
+  bool in_round() const { return round_.has_value(); }
   // Ends a round, and returns its chunks that arrived damaged.
   // Errors: the driver's.
   result<std::vector<std::uint64_t>> end_round();

@@ -15,13 +15,14 @@ constexpr const char *destination_memory_op = "migration::receive";
 // Pages created and mapped per batch: enough to share a set-access, few enough that the first
 // chunks do not wait long.
 constexpr std::size_t pages_per_batch = 16;
+constexpr const char *layout_in_round = "a new layout arrived during a round";
 
 }  // namespace
 
 status destination_memory::prepare(layout_message l) {
   {
     const lock_guard lock(mutex_);
-    STILLMAP_RETURN_IF_ERROR(check_between_rounds());
+    STILLMAP_RETURN_IF_ERROR(check_between_rounds(layout_in_round));
   }
   stop_page_thread();
   checkpoint::memory_layout kinds;
@@ -50,10 +51,9 @@ status destination_memory::fail_pages(const error &why) noexcept {
   return page_status_;
 }
 
-status destination_memory::check_between_rounds() const {
+status destination_memory::check_between_rounds(const char *otherwise) const {
   if (rounds_ == 0) return {};
-  return make_error(errc::corrupt, destination_memory_op, "a new layout arrived during a round",
-                    rounds_, 0, error_unit::items);
+  return make_error(errc::corrupt, destination_memory_op, otherwise, rounds_, 0, error_unit::items);
 }
 
 // Addresses come first: they may be in use. Those of the previous layout are released and reserved
@@ -76,7 +76,7 @@ status destination_memory::reserve(layout_message l) {
     bytes += p.bytes;
   }
   const lock_guard lock(mutex_);
-  STILLMAP_RETURN_IF_ERROR(check_between_rounds());
+  STILLMAP_RETURN_IF_ERROR(check_between_rounds(layout_in_round));
   memory_.reset();
   staging_.reset();
   std::map<std::uint32_t, page> before, pages;
@@ -171,6 +171,8 @@ result<std::size_t> destination_memory::begin_round() {
   const lock_guard lock(mutex_);
   if (!memory_)
     return make_error(errc::corrupt, destination_memory_op, "contents arrived before a layout");
+  if (rounds_closed_)
+    return make_error(errc::corrupt, destination_memory_op, "contents arrived after the commit");
   ++rounds_;
   std::size_t chunks = 0;
   for (const auto &[number, p] : pages_) chunks += p.chunks.size();
@@ -180,6 +182,13 @@ result<std::size_t> destination_memory::begin_round() {
 void destination_memory::end_round() {
   const lock_guard lock(mutex_);
   --rounds_;
+}
+
+status destination_memory::close_rounds() {
+  const lock_guard lock(mutex_);
+  STILLMAP_RETURN_IF_ERROR(check_between_rounds("a commit arrived during a round"));
+  rounds_closed_ = true;
+  return {};
 }
 
 std::optional<std::pair<destination_memory::page *, std::uint32_t>> destination_memory::find(
@@ -216,6 +225,7 @@ result<std::vector<std::uint64_t>> destination_memory::compare(
   pages_changed_.wait(lock,
                       [this]() STILLMAP_REQUIRES(mutex_) { return all_mapped_ || !page_status_; });
   if (!page_status_) return tl::unexpected(page_status_.error());
+  STILLMAP_RETURN_IF_ERROR(check_between_rounds("a seal arrived during a round"));
   std::size_t all = 0;
   for (const std::uint32_t n : numbers_) all += pages_.at(n).chunks.size();
   if (all != sealed.size()) {

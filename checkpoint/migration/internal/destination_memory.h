@@ -17,8 +17,8 @@ namespace stillmap::migration {
 
 // A thread creates pages while the contents of earlier ones arrive: creating pages takes a good
 // part of the time that a fast network takes to fill them.
-// Threads: begin_round(), range_of(), received() and end_round() are safe; the others exclude each
-//          other.
+// Threads: begin_round(), range_of(), received(), end_round() and close_rounds() are safe; the others
+//          exclude each other.
 class destination_memory {
  public:
   destination_memory(const device &d, std::uint32_t chunk_bytes, std::uint64_t max_bytes)
@@ -36,9 +36,12 @@ class destination_memory {
   bool prepared() const;
 
   // Rounds: the layout does not change between these. Returns the number of its chunks.
-  // Errors: corrupt (no layout is prepared).
+  // Errors: corrupt (no layout is prepared; rounds are closed).
   result<std::size_t> begin_round();
   void end_round();
+  // No round begins after this: nothing is written to the memory any more.
+  // Errors: corrupt (a round is under way).
+  status close_rounds();
 
   // The range to write a chunk to. Waits until its page exists.
   // Requires: within a round.
@@ -49,11 +52,11 @@ class destination_memory {
 
   // The chunks that differ from these digests, which are in the order of the layout. Waits until
   // all pages are mapped at their final addresses.
-  // Errors: corrupt (another number of chunks), as creating and mapping pages.
+  // Errors: corrupt (another number of chunks; a round is under way), as creating and mapping pages.
   result<std::vector<std::uint64_t>> compare(const std::vector<image::digest> &sealed) const;
 
   // Passes on ownership of the memory.
-  // Requires: compare() has found no difference.
+  // Requires: compare() has found no difference; close_rounds() has succeeded.
   checkpoint::restored_memory take();
 
  private:
@@ -67,7 +70,7 @@ class destination_memory {
     device_address at;  // in the staging mapping; null until the page is mapped there
     std::vector<chunk_state> chunks;
   };
-  status check_between_rounds() const STILLMAP_REQUIRES(mutex_);
+  status check_between_rounds(const char *otherwise) const STILLMAP_REQUIRES(mutex_);
   status reserve(layout_message l) STILLMAP_EXCLUDES(mutex_);
   void create_pages(checkpoint::page_factory factory, std::size_t pages,
                     const std::stop_token &stop) noexcept;
@@ -85,7 +88,8 @@ class destination_memory {
 
   mutable mutex mutex_;
   mutable condition_variable pages_changed_;
-  std::size_t rounds_ STILLMAP_GUARDED_BY(mutex_) = 0;               // under way
+  std::size_t rounds_ STILLMAP_GUARDED_BY(mutex_) = 0;  // under way
+  bool rounds_closed_ STILLMAP_GUARDED_BY(mutex_) = false;
   std::map<std::uint32_t, page> pages_ STILLMAP_GUARDED_BY(mutex_);  // by the source's numbers
   std::vector<std::uint32_t> numbers_ STILLMAP_GUARDED_BY(mutex_);   // in the order of the layout
   std::optional<checkpoint::staging_mapping> staging_ STILLMAP_GUARDED_BY(mutex_);

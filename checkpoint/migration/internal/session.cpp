@@ -160,6 +160,7 @@ status session::receive_control(channel &control) {
     switch (m->head.what) {
       case kind::layout: {
         STILLMAP_ASSIGN_OR_RETURN(auto l, decode_layout_message(m->body));
+        STILLMAP_RETURN_IF_ERROR(unseal());
         STILLMAP_RETURN_IF_ERROR(memory_.prepare(std::move(l)));
         STILLMAP_RETURN_IF_ERROR(record_offer());
         reached(step::reserved);
@@ -204,6 +205,17 @@ status session::receive_control(channel &control) {
   }
 }
 
+// From here to the next seal no commit passes memory_ on: its layout and contents may change.
+status session::unseal() {
+  const lock_guard lock(mutex_);
+  if (state_ != state::copying && state_ != state::awaiting_commit) {
+    return make_error(errc::corrupt, session_op,
+                      "a layout or contents arrived after the outcome was decided");
+  }
+  state_ = state::copying;
+  return {};
+}
+
 status session::commit(const outcome_query &q) noexcept {
   {
     const lock_guard lock(mutex_);
@@ -214,6 +226,7 @@ status session::commit(const outcome_query &q) noexcept {
                         "a commit of another session, or before the seal", q.epoch,
                         hello_.epoch + 1);
     }
+    STILLMAP_RETURN_IF_ERROR(memory_.close_rounds());
     const status s = with_host_memory(session_op, [&]() STILLMAP_REQUIRES(mutex_) {
       return file_->write(make_record(ownership::owner));
     });
@@ -285,6 +298,7 @@ status session::receive_data(channel &data) {
     touch();
     STILLMAP_ASSIGN_OR_RETURN(const header h, decode_header(head));
     if (h.what != kind::round_end || h.body != 0) {
+      if (!chunks.in_round()) STILLMAP_RETURN_IF_ERROR(unseal());
       STILLMAP_RETURN_IF_ERROR(chunks.take(data, h, options_.timeout));
       continue;
     }

@@ -47,7 +47,8 @@ class session {
   // Errors: as record_file::confirm() (the record decides, and not this session).
   result<outcome> answer_query();
   // Commits, on any channel.
-  // Errors: corrupt (another session, or not awaiting a commit), the system's (the record).
+  // Errors: corrupt (another session, not awaiting a commit, or a round is under way), the system's
+  //         (the record).
   status commit(const outcome_query &q) noexcept STILLMAP_EXCLUDES(mutex_);
 
   // Whether the session may still succeed.
@@ -69,6 +70,8 @@ class session {
   // Records the offer, before the source can learn that this end is prepared: a process that comes
   // later then knows what it is asked about.
   status record_offer() STILLMAP_EXCLUDES(mutex_);
+  // A commit needs another seal. Errors: corrupt (the outcome has been decided).
+  status unseal() STILLMAP_EXCLUDES(mutex_);
   // The record once this machine owns the task.
   record make_record(ownership o) const STILLMAP_REQUIRES(mutex_);
   record make_refusal() const STILLMAP_REQUIRES(mutex_);

@@ -100,6 +100,22 @@ TEST_F(arriving, memory_that_was_passed_on_is_no_longer_prepared) {
   EXPECT_FALSE(m.begin_round());
 }
 
+TEST_F(arriving, a_seal_and_a_commit_are_refused_during_a_round_and_no_round_follows_a_commit) {
+  destination_memory m(dev(), arriving_chunk_bytes, 0);
+  ASSERT_DONE(m.prepare(arriving_layout(1)));
+  const std::vector<image::digest> sealed(chunks_of_page());
+  ASSERT_DONE(m.begin_round());
+  EXPECT_TRUE(stillmap::testing::fails_with(stillmap::testing::outcome(m.compare(sealed)),
+                                            errc::corrupt, "migration::receive", 1, 0));
+  EXPECT_TRUE(
+      stillmap::testing::fails_with(m.close_rounds(), errc::corrupt, "migration::receive", 1, 0));
+  m.end_round();
+  ASSERT_DONE(m.compare(sealed));
+  ASSERT_DONE(m.close_rounds());
+  EXPECT_TRUE(stillmap::testing::fails_with(stillmap::testing::outcome(m.begin_round()),
+                                            errc::corrupt, "migration::receive", 0, 0));
+}
+
 // The seventeenth page, which is of the next batch, is not created before a chunk of the first could
 // be written.
 TEST_F(arriving, a_chunk_does_not_wait_for_later_pages) {

@@ -1,11 +1,12 @@
 // A destination, with the test as its source, message by message: a data channel ends, another round
-// follows the seal, and a round is too long.
+// or layout follows the seal, and a round is too long.
 #include <gtest/gtest.h>
 
 #include <thread>
 
 #include "stillmap/checkpoint/migration/internal/wire.h"
 #include "tests/checkpoint/migration/endpoints.h"
+#include "tests/checkpoint/migration/hostile_source.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/far_away.h"
 
@@ -16,6 +17,20 @@ using namespace std::chrono_literals;
 
 constexpr std::uint32_t session_chunk_bytes = 64 << 10;
 constexpr std::chrono::milliseconds reply_timeout = 10s;
+
+// Of one page, which has this number.
+layout_message session_layout(std::size_t page_bytes, std::uint32_t number) {
+  layout_message l;
+  const device_address at(stillmap::testing::far_away);
+  l.layout.blocks = {{{at, page_bytes}, "weights"}};
+  physical_properties here;
+  here.location = on_device(checkpoint::memory_layout::own_device);
+  l.layout.pages = {{page_bytes, here}};
+  l.layout.access = {{{on_device(checkpoint::memory_layout::own_device), access_mode::read_write}}};
+  l.layout.places = {{at, 0, 0}};
+  l.pages = {number};
+  return l;
+}
 
 class session_by_hand : public stillmap::testing::buffer_test {
  protected:
@@ -50,17 +65,7 @@ class session_by_hand : public stillmap::testing::buffer_test {
     const auto welcome = reply(*control_, kind::welcome);
     ASSERT_TRUE(welcome) << welcome.error().message();
     session_ = decode_session(welcome->body).value();
-    layout_message l;
-    const device_address at(stillmap::testing::far_away);
-    l.layout.blocks = {{{at, page()}, "weights"}};
-    physical_properties here;
-    here.location = on_device(checkpoint::memory_layout::own_device);
-    l.layout.pages = {{page(), here}};
-    l.layout.access = {
-        {{on_device(checkpoint::memory_layout::own_device), access_mode::read_write}}};
-    l.layout.places = {{at, 0, 0}};
-    l.pages = {3};
-    tell(*control_, kind::layout, encode(l));
+    tell(*control_, kind::layout, encode(session_layout(page(), 3)));
     ASSERT_TRUE(reply(*control_, kind::prepared));
     tell(*data_, kind::join, encode(session_));
     ASSERT_TRUE(reply(*data_, kind::welcome));
@@ -128,6 +133,20 @@ TEST_F(session_by_hand, a_seal_is_of_no_use_after_another_round) {
   end_round(1);
   seal();
   end_round(2);
+  tell(*control_, kind::commit, encode(outcome_query{task_, session_, 2}));
+  const auto owned = reply(*control_, kind::owner);
+  ASSERT_FALSE(owned);
+  EXPECT_TRUE(owned.error().is(errc::corrupt)) << owned.error().message();
+  EXPECT_FALSE(at_->receive(0ms));
+}
+
+// Regression: the task was accepted, with a page that nothing had arrived for.
+TEST_F(session_by_hand, a_seal_is_of_no_use_after_another_layout) {
+  for (std::size_t i = 0; i < chunks(); ++i) send_zeros(i);
+  end_round(1);
+  seal();
+  tell(*control_, kind::layout, encode(session_layout(page(), 4)));
+  ASSERT_TRUE(reply(*control_, kind::prepared));
   tell(*control_, kind::commit, encode(outcome_query{task_, session_, 2}));
   const auto owned = reply(*control_, kind::owner);
   ASSERT_FALSE(owned);
@@ -237,6 +256,31 @@ TEST_F(session_by_hand, a_source_that_begins_again_ends_its_silent_connection) {
   const auto owned = reply(*control_, kind::owner);
   EXPECT_TRUE(owned) << owned.error().message();
   EXPECT_TRUE(at_->receive(reply_timeout));
+}
+
+using session_by_script = stillmap::testing::buffer_test;
+
+// Regression: the task was accepted and its memory passed on, while a chunk was written to it.
+TEST_F(session_by_script, a_commit_is_refused_while_a_round_is_under_way) {
+  STILLMAP_NEEDS_VMM();
+  const std::size_t chunks = page() / session_chunk_bytes;
+  for (const bool late : {false, true}) {
+    hostile_script s;
+    const auto zeros = image::digest_of_zeros({}, session_chunk_bytes).value();
+    s.message(0, kind::hello, 0, false, encode(hello{{}, 1, page(), session_chunk_bytes, 1, {}}));
+    s.message(0, kind::layout, 0, false, encode(session_layout(page(), 3)));
+    s.message(1, kind::join, 0, false, encode(session_id{}));
+    for (std::uint32_t i = 0; i < chunks; ++i) {
+      s.message(1, kind::zeros, chunk_number(3, i), true, {});
+    }
+    s.message(1, kind::round_end, 1, false, {});
+    s.message(0, kind::seal, 0, false, encode(std::vector<image::digest>(chunks, zeros)));
+    if (late) s.message(1, kind::zeros, chunk_number(3, 0), true, {});
+    s.message(0, kind::commit, 0, false, encode(outcome_query{{}, {}, 2}));
+    const hostile_outcome out = run_hostile_source(dev(), s.bytes());
+    EXPECT_EQ(out.wrong, "");
+    EXPECT_EQ(out.came, !late);
+  }
 }
 
 }  // namespace
