@@ -11,7 +11,7 @@
 #include "stillmap/allocators/allocation_history.h"
 #include "stillmap/vmm/memory_quota.h"
 #include "stillmap/vmm/stream.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap {
 

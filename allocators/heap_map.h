@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "stillmap/vmm/stream.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap {
 

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "stillmap/allocators/internal/quota_file.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
 namespace {

@@ -21,7 +21,7 @@
 #include "bench/support/task_memory.h"
 #include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/vmm/context.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::bench {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "bench/support/session.h"
 #include "stillmap/allocators/caching_allocator.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::bench {
 namespace {

@@ -12,7 +12,7 @@
 
 namespace example {
 
-// Prints the error and ends the program. A library would return it instead (vmm/error.h).
+// Prints the error and ends the program. A library would return it instead (vmm/base/error.h).
 [[noreturn]] inline void stop(const std::string &why) {
   std::fprintf(stderr, "failed: %s\n", why.c_str());
   std::exit(1);

@@ -5,9 +5,9 @@
 #include <new>
 
 #include "stillmap/vmm/internal/device_state.h"
-#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/internal/ledger.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
 namespace {

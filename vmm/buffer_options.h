@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap {
 

@@ -5,8 +5,8 @@
 #include <optional>
 #include <utility>
 
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/internal/wait_for_copies.h"
 
 namespace stillmap::detail {

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "stillmap/vmm/base/mutex.h"
-#include "stillmap/vmm/driver_types.h"
-#include "stillmap/vmm/error.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/driver_types.h"
+#include "stillmap/vmm/base/error.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap {
 

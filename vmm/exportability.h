@@ -11,7 +11,7 @@
 #include <string>
 
 #include "stillmap/vmm/device.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap {
 

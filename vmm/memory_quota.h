@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap {
 

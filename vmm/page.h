@@ -9,8 +9,8 @@
 #include <memory>
 #include <utility>
 
-#include "stillmap/vmm/driver_types.h"
-#include "stillmap/vmm/linked_list.h"
+#include "stillmap/vmm/base/driver_types.h"
+#include "stillmap/vmm/base/linked_list.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap {

@@ -8,9 +8,9 @@
 
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/base/mutex.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
-#include "stillmap/vmm/internal/undying.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/base/undying.h"
 
 namespace stillmap {
 

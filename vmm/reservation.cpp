@@ -1,6 +1,6 @@
 #include "stillmap/vmm/reservation.h"
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
 

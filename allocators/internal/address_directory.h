@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap {
 

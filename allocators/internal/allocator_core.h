@@ -27,7 +27,7 @@
 #include "stillmap/allocators/internal/stream_progress.h"
 #include "stillmap/allocators/internal/suspension_hold.h"
 #include "stillmap/allocators/trace/internal/trace_recorder.h"
-#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/remap.h"
 

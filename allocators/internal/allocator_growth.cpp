@@ -4,7 +4,7 @@
 
 #include "stillmap/allocators/internal/allocator_core.h"
 #include "stillmap/allocators/internal/thread_stream.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
 namespace {

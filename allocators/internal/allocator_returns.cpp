@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "stillmap/allocators/internal/allocator_core.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
 

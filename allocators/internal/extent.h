@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "stillmap/allocators/internal/tlsf_index.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap {
 

@@ -11,7 +11,7 @@
 #include <mutex>
 
 #include "stillmap/allocators/allocation_history.h"
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap {
 

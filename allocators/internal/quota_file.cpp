@@ -12,8 +12,8 @@
 #include <cstring>
 #include <memory>
 
-#include "stillmap/vmm/internal/file_size_limit.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/file_size_limit.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
 namespace {

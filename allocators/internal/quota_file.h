@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <span>
 
-#include "stillmap/vmm/error.h"
-#include "stillmap/vmm/internal/fork_closed_fd.h"
+#include "stillmap/vmm/base/error.h"
+#include "stillmap/vmm/base/fork_closed_fd.h"
 
 namespace stillmap {
 

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <vector>
 
-#include "stillmap/vmm/internal/undying.h"
+#include "stillmap/vmm/base/undying.h"
 
 namespace stillmap::thread_stream {
 namespace {

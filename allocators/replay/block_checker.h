@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "stillmap/vmm/device.h"
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap::replay {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "stillmap/vmm/device.h"
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::replay {
 

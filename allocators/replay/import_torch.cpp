@@ -13,7 +13,7 @@
 #include "stillmap/allocators/replay/internal/torch_heap.h"
 #include "stillmap/allocators/replay/pickle_reader.h"
 #include "stillmap/allocators/trace/trace.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::replay {
 namespace {

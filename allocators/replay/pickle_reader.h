@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::replay {
 

@@ -11,9 +11,9 @@
 #include "stillmap/allocators/replay/device_memory_usage.h"
 #include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/allocators/replay/internal/memory_samples.h"
-#include "stillmap/vmm/format.h"
-#include "stillmap/vmm/internal/try.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/format.h"
+#include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap::replay {
 namespace {

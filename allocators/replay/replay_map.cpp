@@ -7,8 +7,8 @@
 
 #include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/allocators/replay/internal/output_file.h"
-#include "stillmap/vmm/format.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/format.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::replay {
 

@@ -9,7 +9,7 @@
 #include "stillmap/allocators/replay/replay_plan.h"
 #include "stillmap/allocators/report/heap_picture.h"
 #include "stillmap/allocators/report/heap_report.h"
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::replay {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "stillmap/allocators/replay/internal/failure.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap::replay {
 namespace {

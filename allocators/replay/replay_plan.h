@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "stillmap/allocators/trace/trace.h"
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::replay {
 

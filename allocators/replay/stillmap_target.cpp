@@ -1,7 +1,7 @@
 // The caching allocator of this project.
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/allocators/replay/replay_target.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::replay {
 namespace {

@@ -5,7 +5,7 @@
 #include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/allocators/replay/internal/output_file.h"
 #include "stillmap/allocators/replay/replay.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::replay {
 

@@ -10,7 +10,7 @@
 #include "stillmap/allocators/replay/replay_plan.h"
 #include "stillmap/allocators/replay/replay_target.h"
 #include "stillmap/allocators/report/timeline_picture.h"
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::replay {
 

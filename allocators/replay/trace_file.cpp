@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "stillmap/allocators/replay/internal/failure.h"
-#include "stillmap/vmm/format.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/format.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::replay {
 namespace {

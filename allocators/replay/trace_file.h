@@ -9,7 +9,7 @@
 
 #include "stillmap/allocators/replay/import_trace.h"
 #include "stillmap/allocators/trace/trace.h"
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::replay {
 

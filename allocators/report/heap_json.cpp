@@ -4,7 +4,7 @@
 
 #include "stillmap/allocators/report/heap_report.h"
 #include "stillmap/allocators/report/internal/text_out.h"
-#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/base/host_memory.h"
 
 namespace stillmap {
 namespace {

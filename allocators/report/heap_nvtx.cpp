@@ -9,8 +9,8 @@
 #include <string>
 
 #include "stillmap/allocators/report/internal/text_out.h"
-#include "stillmap/vmm/format.h"
-#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/base/format.h"
+#include "stillmap/vmm/base/host_memory.h"
 #endif
 
 namespace stillmap {

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "stillmap/allocators/allocation_history.h"
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap {
 

@@ -8,8 +8,8 @@
 #include "stillmap/allocators/report/heap_report.h"
 #include "stillmap/allocators/report/internal/pickle_writer.h"
 #include "stillmap/allocators/report/internal/text_out.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
 namespace {

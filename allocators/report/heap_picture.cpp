@@ -6,8 +6,8 @@
 #include "stillmap/allocators/report/internal/heap_layout.h"
 #include "stillmap/allocators/report/internal/svg_writer.h"
 #include "stillmap/allocators/report/internal/text_out.h"
-#include "stillmap/vmm/format.h"
-#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/base/format.h"
+#include "stillmap/vmm/base/host_memory.h"
 
 namespace stillmap {
 namespace {

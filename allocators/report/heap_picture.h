@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "stillmap/allocators/heap_map.h"
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap {
 

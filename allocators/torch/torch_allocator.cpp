@@ -11,8 +11,8 @@
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/allocators/torch/internal/last_error.h"
 #include "stillmap/allocators/torch/internal/torch_heaps.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::torch_plugin {
 namespace {

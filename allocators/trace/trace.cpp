@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/base/host_memory.h"
 
 namespace stillmap {
 namespace {

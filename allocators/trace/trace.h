@@ -22,7 +22,7 @@
 #include <string_view>
 #include <vector>
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap {
 

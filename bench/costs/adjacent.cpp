@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "bench/costs/parts.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::costs {
 namespace {

@@ -6,7 +6,7 @@
 #include "bench/costs/parts.h"
 #include "bench/costs/stage.h"
 #include "stillmap/vmm/context.h"
-#include "stillmap/vmm/driver/cuda_errors.h"
+#include "stillmap/vmm/base/cuda_errors.h"
 
 namespace stillmap::costs {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::costs {
 

@@ -2,7 +2,7 @@
 
 #include "bench/support/host.h"
 #include "stillmap/checkpoint/common/internal/host_room.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::costs {
 namespace {

@@ -2,7 +2,7 @@
 #include <iterator>
 
 #include "bench/costs/parts.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::costs {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "stillmap/vmm/driver/cuda_errors.h"
+#include "stillmap/vmm/base/cuda_errors.h"
 
 namespace stillmap::costs {
 

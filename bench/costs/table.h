@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bench/costs/samples.h"
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::costs {
 

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "bench/costs/parts.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::costs {
 namespace {

@@ -2,7 +2,7 @@
 #include "bench/costs/parts.h"
 #include "bench/costs/stage.h"
 #include "bench/support/kernels.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::costs {
 namespace {

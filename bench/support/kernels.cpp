@@ -6,7 +6,7 @@
 #include <chrono>
 #include <thread>
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::bench {
 namespace {

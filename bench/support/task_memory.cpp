@@ -1,6 +1,6 @@
 #include "bench/support/task_memory.h"
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::bench {
 

@@ -4,8 +4,8 @@
 #include <unordered_map>
 
 #include "stillmap/checkpoint/common/internal/selection.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {

@@ -5,8 +5,8 @@
 #include <fstream>
 
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {

@@ -2,8 +2,8 @@
 
 #include "stillmap/checkpoint/control/internal/messages.h"
 #include "stillmap/checkpoint/control/internal/server_reply.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::control {
 namespace {

@@ -15,11 +15,11 @@
 #include "stillmap/checkpoint/control/internal/connection_handler.h"
 #include "stillmap/checkpoint/control/internal/executor.h"
 #include "stillmap/checkpoint/handoff/listener.h"
-#include "stillmap/vmm/internal/creating_process.h"
-#include "stillmap/vmm/internal/fork_closed_fd.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/start_thread.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/creating_process.h"
+#include "stillmap/vmm/base/fork_closed_fd.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/start_thread.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::control {
 namespace {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "stillmap/checkpoint/control/internal/server_reply.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::control {
 namespace {

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "stillmap/checkpoint/handoff/internal/unix_socket.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::handoff {
 namespace {

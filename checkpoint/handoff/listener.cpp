@@ -13,8 +13,8 @@
 #include "stillmap/checkpoint/handoff/internal/socket_path.h"
 #include "stillmap/checkpoint/handoff/internal/unix_socket.h"
 #include "stillmap/checkpoint/handoff/internal/wire.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::handoff {
 namespace {

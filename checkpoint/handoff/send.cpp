@@ -6,9 +6,9 @@
 #include "stillmap/checkpoint/handoff/internal/process_end.h"
 #include "stillmap/checkpoint/handoff/internal/session.h"
 #include "stillmap/vmm/context.h"
-#include "stillmap/vmm/internal/fork_closed_fd.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/fork_closed_fd.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/page_pool.h"
 
 namespace stillmap::handoff {

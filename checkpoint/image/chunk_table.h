@@ -7,7 +7,7 @@
 
 #include "stillmap/checkpoint/image/digest.h"
 #include "stillmap/checkpoint/image/superblock.h"
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::image {
 

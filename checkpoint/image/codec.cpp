@@ -4,7 +4,7 @@
 #include <zstd.h>
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
-#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/base/host_memory.h"
 
 namespace stillmap::image {
 namespace {

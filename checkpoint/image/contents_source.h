@@ -7,7 +7,7 @@
 #include <span>
 
 #include "stillmap/checkpoint/image/digest.h"
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::image {
 

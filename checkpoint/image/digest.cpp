@@ -13,8 +13,8 @@
 #include <memory>
 
 #include "stillmap/checkpoint/image/internal/random.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::image {
 namespace {

@@ -9,7 +9,7 @@
 #include <span>
 #include <string>
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::image {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "stillmap/checkpoint/image/digest.h"
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::image {
 

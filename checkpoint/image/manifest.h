@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/vmm/driver_types.h"
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/driver_types.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::image {
 

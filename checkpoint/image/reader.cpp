@@ -5,7 +5,7 @@
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/open_image.h"
-#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/base/host_memory.h"
 
 namespace stillmap::image {
 namespace {

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "stillmap/checkpoint/image/digest.h"
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::image {
 

@@ -5,8 +5,8 @@
 
 #include "stillmap/checkpoint/image/internal/key_file.h"
 #include "stillmap/checkpoint/migration/internal/openssl.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::migration {
 namespace {

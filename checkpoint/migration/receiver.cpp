@@ -11,10 +11,10 @@
 #include "stillmap/checkpoint/migration/internal/session.h"
 #include "stillmap/checkpoint/migration/migration.h"
 #include "stillmap/vmm/base/mutex.h"
-#include "stillmap/vmm/internal/creating_process.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/start_thread.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/creating_process.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/start_thread.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::migration {
 namespace {

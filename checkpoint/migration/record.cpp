@@ -15,9 +15,9 @@
 #include "stillmap/checkpoint/image/internal/wire.h"
 #include "stillmap/checkpoint/migration/internal/record_lock.h"
 #include "stillmap/vmm/base/mutex.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
-#include "stillmap/vmm/internal/undying.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/base/undying.h"
 
 namespace stillmap::migration {
 namespace {

@@ -8,8 +8,8 @@
 #include "stillmap/checkpoint/migration/internal/progress_reporter.h"
 #include "stillmap/checkpoint/migration/internal/source_connections.h"
 #include "stillmap/checkpoint/migration/migration.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/page_pool.h"
 
 namespace stillmap::migration {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::process {
 namespace {

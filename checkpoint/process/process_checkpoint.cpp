@@ -7,8 +7,8 @@
 
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
 #include "stillmap/vmm/address_space.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap::process {

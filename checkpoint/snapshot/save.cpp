@@ -2,8 +2,8 @@
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
 #include "stillmap/checkpoint/snapshot/internal/layout_manifest.h"
 #include "stillmap/checkpoint/snapshot/internal/save_operation.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::snapshot {
 

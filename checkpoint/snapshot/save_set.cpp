@@ -7,8 +7,8 @@
 #include "stillmap/checkpoint/snapshot/internal/all_or_none.h"
 #include "stillmap/checkpoint/snapshot/internal/save_operation.h"
 #include "stillmap/checkpoint/snapshot/set.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::snapshot {
 namespace {

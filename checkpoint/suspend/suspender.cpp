@@ -11,8 +11,8 @@
 #include "stillmap/checkpoint/suspend/internal/resumption.h"
 #include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/context.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {

@@ -2,7 +2,7 @@
 
 #include "python/src/devices.h"
 #include "python/src/errors.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::python {
 namespace {

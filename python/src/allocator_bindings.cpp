@@ -8,7 +8,7 @@
 #include "python/src/memory_map.h"
 #include "python/src/paths.h"
 #include "python/src/streams.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::python {
 namespace {

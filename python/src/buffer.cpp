@@ -1,6 +1,6 @@
 #include "python/src/buffer.h"
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::python {
 

@@ -6,7 +6,7 @@
 #include "python/src/devices.h"
 #include "python/src/host_bytes.h"
 #include "python/src/streams.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::python {
 namespace {

@@ -7,7 +7,7 @@
 #include "python/src/allocator.h"
 #include "python/src/errors.h"
 #include "stillmap/allocators/torch/internal/last_error.h"
-#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/base/host_memory.h"
 
 namespace stillmap::python {
 namespace {

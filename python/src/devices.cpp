@@ -12,9 +12,9 @@
 #include "python/src/gil.h"
 #include "python/src/text.h"
 #include "stillmap/vmm/address_space.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/page_pool.h"
-#include "stillmap/vmm/version.h"
+#include "stillmap/vmm/base/version.h"
 
 namespace stillmap::python {
 namespace {

@@ -12,7 +12,7 @@
 #include "python/src/gil.h"
 #include "python/src/streams.h"
 #include "stillmap/vmm/context.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::python {
 namespace {

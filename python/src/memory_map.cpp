@@ -9,7 +9,7 @@
 #include "python/src/gil.h"
 #include "python/src/paths.h"
 #include "stillmap/vmm/address_space.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::python {
 namespace {

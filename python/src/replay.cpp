@@ -12,7 +12,7 @@
 #include "stillmap/allocators/replay/replay.h"
 #include "stillmap/allocators/replay/trace_file.h"
 #include "stillmap/allocators/trace/internal/trace_recorder.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::python {
 namespace {

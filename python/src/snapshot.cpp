@@ -14,7 +14,7 @@
 #include "python/src/progress.h"
 #include "python/src/text.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::python {
 namespace {

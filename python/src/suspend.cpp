@@ -14,7 +14,7 @@
 #include "stillmap/checkpoint/common/internal/host_memory.h"
 #include "stillmap/checkpoint/common/internal/host_room.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::python {
 namespace {

@@ -14,7 +14,7 @@
 #include "python/src/paths.h"
 #include "stillmap/allocators/replay/timeline.h"
 #include "stillmap/allocators/replay/trace_file.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::python {
 

@@ -15,7 +15,7 @@
 #include "stillmap/allocators/torch/internal/exact_segments.h"
 #include "stillmap/allocators/torch/internal/pool_refusal.h"
 #include "stillmap/allocators/torch/internal/tagged_heaps.h"
-#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/base/host_memory.h"
 
 namespace stillmap::python {
 namespace {

@@ -1,6 +1,6 @@
 #include "python/src/vector.h"
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::python {
 

@@ -8,7 +8,7 @@
 #include "python/src/host_bytes.h"
 #include "python/src/streams.h"
 #include "python/src/vector.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::python {
 namespace {

@@ -15,7 +15,7 @@
 #include <thread>
 #include <type_traits>
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 #include "tests/support/effort.h"
 #include "tests/support/host_memory.h"
 #include "tests/support/hostcuda_control.h"

@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "stillmap/vmm/driver/cuda_errors.h"
+#include "stillmap/vmm/base/cuda_errors.h"
 
 namespace stillmap::testing::hostcuda_control {
 namespace {

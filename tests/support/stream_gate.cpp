@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "stillmap/vmm/context.h"
-#include "stillmap/vmm/driver/cuda_errors.h"
+#include "stillmap/vmm/base/cuda_errors.h"
 #include "tests/support/hostcuda_control.h"
 
 namespace stillmap::testing {

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <random>
 
-#include "stillmap/vmm/version.h"
+#include "stillmap/vmm/base/version.h"
 #include "tests/tool/command_test.h"
 
 namespace stillmap::testing {

@@ -11,7 +11,7 @@
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/remap.h"
 #include "stillmap/vmm/reservation.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/stream_gate.h"
 

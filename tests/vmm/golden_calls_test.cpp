@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "stillmap/vmm/device_vector.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/golden.h"
 #include "tests/support/stream_gate.h"

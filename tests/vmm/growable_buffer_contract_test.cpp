@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 #include "tests/support/buffer_test.h"
 
 namespace stillmap {

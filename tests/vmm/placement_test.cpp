@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "stillmap/vmm/reservation.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/effort.h"
 #include "tests/support/stream_gate.h"

@@ -2,7 +2,7 @@
 // give their pages to another buffer that waits on a stream.
 #include <gtest/gtest.h>
 
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/stream_gate.h"
 

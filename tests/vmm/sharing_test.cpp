@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/stream_gate.h"
 

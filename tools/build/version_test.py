@@ -1,4 +1,4 @@
-"""The version is defined in vmm/version.h. CMake reads it; the other copies are compared here."""
+"""The version is defined in vmm/base/version.h. CMake reads it; the other copies are compared here."""
 
 import pathlib
 import re
@@ -8,7 +8,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def version_of_header():
-    text = (ROOT / "vmm/version.h").read_text()
+    text = (ROOT / "vmm/base/version.h").read_text()
     parts = [re.search(r"^#define STILLMAP_VERSION_%s (\d+)$" % part, text, re.MULTILINE)
              for part in ("MAJOR", "MINOR", "PATCH")]
     return ".".join(part.group(1) for part in parts)

@@ -14,8 +14,8 @@ LIBRARIES = ("vmm", "allocators", "checkpoint")
 RULES = (
     (r"(?<!secure_)\bgetenv\s*\(", "use secure_getenv: a setuid program must not obey its caller", ()),
     (r"\bstd::j?thread(?:\s+\w+)?\s*[({](?!\s*[)}])|\bstd::async\s*\(|\bpthread_create\s*\(",
-     "use start_thread (vmm/internal/start_thread.h): the thread blocks signals, and reports an error",
-     ("vmm/internal/start_thread.h",)),
+     "use start_thread (vmm/base/start_thread.h): the thread blocks signals, and reports an error",
+     ("vmm/base/start_thread.h",)),
     (r"\bsystem_clock\b|\bCLOCK_REALTIME\b|\bstd::time\s*\(|\bgettimeofday\s*\(",
      "use steady_clock: the wall clock jumps. Only times that people read are of the wall clock",
      ("allocators/internal/history_ring.cpp", "checkpoint/image/writer.cpp", "checkpoint/snapshot/save_set.cpp")),

@@ -33,26 +33,26 @@ RESTRICTED = {"checkpoint/mpi": ("tests",)}
 # All of vmm that an image may use: image files are read where there is no driver.
 IMAGE_MAY_USE = (
     "vmm/base/mutex.h",
-    "vmm/error.h",
-    "vmm/units.h",
-    "vmm/driver_types.h",
-    "vmm/internal/try.h",
-    "vmm/internal/host_memory.h",
-    "vmm/internal/start_thread.h",
-    "vmm/internal/undying.h",
-    "vmm/internal/creating_process.h",
-    "vmm/internal/file_size_limit.h",
-    "vmm/internal/fork_closed_fd.h",
-    "vmm/linked_list.h",
+    "vmm/base/error.h",
+    "vmm/base/units.h",
+    "vmm/base/driver_types.h",
+    "vmm/base/try.h",
+    "vmm/base/host_memory.h",
+    "vmm/base/start_thread.h",
+    "vmm/base/undying.h",
+    "vmm/base/creating_process.h",
+    "vmm/base/file_size_limit.h",
+    "vmm/base/fork_closed_fd.h",
+    "vmm/base/linked_list.h",
 )
 
 # Replay asks hostcuda, where it is the driver, for modelled costs and a smaller device.
 HOSTCUDA_USERS = (("allocators/replay", "hostcuda"),)
 # What passes errors on, or makes them, and text that others chose, which sources and internal headers of
 # every library use.
-SHARED_INTERNAL = ("vmm/internal/creating_process.h", "vmm/internal/file_size_limit.h", "vmm/internal/fork_closed_fd.h",
-                   "vmm/internal/host_memory.h", "vmm/internal/start_thread.h", "vmm/internal/try.h",
-                   "vmm/internal/undying.h", "vmm/internal/utf8.h")
+SHARED_INTERNAL = ("vmm/base/creating_process.h", "vmm/base/file_size_limit.h", "vmm/base/fork_closed_fd.h",
+                   "vmm/base/host_memory.h", "vmm/base/start_thread.h", "vmm/base/try.h",
+                   "vmm/base/undying.h", "vmm/base/utf8.h")
 
 MODULE = re.compile(r'^    "([a-z_/]+)": \[(.*)\],$')
 FOLDERS = re.compile(r"^STILLMAP_INTERNAL_FOLDERS = \[(.*)\]$")
@@ -231,7 +231,7 @@ def check_tree(root):
 
 # The files that each case of the self-test finds.
 PLANTED = (
-    "vmm/units.h", "vmm/error.h", "vmm/device.h", "vmm/internal/try.h", "vmm/internal/state.h",
+    "vmm/base/units.h", "vmm/base/error.h", "vmm/device.h", "vmm/base/try.h", "vmm/internal/state.h",
     "vmm/driver/table.h", "allocators/a.h", "allocators/internal/i.h", "allocators/replay/r.h",
     "checkpoint/common/c.h", "checkpoint/common/internal/c.h", "checkpoint/suspend/s.h",
     "checkpoint/image/reader.h", "checkpoint/snapshot/s.h", "checkpoint/handoff/h.h",
@@ -242,18 +242,18 @@ PLANTED = (
 
 # Files with their text; and a part of the problem that they are, None where they are none.
 CASES = (
-    ({"vmm/page.h": '#include "stillmap/vmm/units.h"'}, None),
+    ({"vmm/page.h": '#include "stillmap/vmm/base/units.h"'}, None),
     ({"vmm/page.h": "#include <cuda.h>"}, "only vmm/driver/"),
     ({"vmm/driver/load.cpp": "#include <cuda.h>"}, None),
     ({"vmm/driver.cpp": "#include <cuda.h>"}, "only vmm/driver/"),
     ({"tools/stillmap/main.cpp": "#  include <cuda.h>"}, "only vmm/driver/"),
     ({"vmm/page.h": '#include "hostcuda/hostcuda.h"'}, "vmm must not include hostcuda"),
     ({"vmm/page.h": '#include "stillmap/allocators/a.h"'}, "vmm must not include allocators"),
-    ({"vmm/page.h": '#include "units.h"'}, 'write "stillmap/vmm/units.h"'),
-    ({"vmm/page.h": "#include <stillmap/vmm/units.h>"}, 'write "stillmap/vmm/units.h"'),
+    ({"vmm/page.h": '#include "units.h"'}, 'write "stillmap/vmm/base/units.h"'),
+    ({"vmm/page.h": "#include <stillmap/vmm/base/units.h>"}, 'write "stillmap/vmm/base/units.h"'),
     ({"vmm/page.h": '#include "stillmap/vmm/gone.h"'}, "there is no vmm/gone.h"),
     ({"vmm/page.h": "// included twice"}, "#pragma once is missing"),
-    ({"vmm/units.cpp": '#include <vector>\n#include "stillmap/vmm/units.h"'}, "include vmm/units.h first"),
+    ({"vmm/base/units.cpp": '#include <vector>\n#include "stillmap/vmm/base/units.h"'}, "include vmm/base/units.h first"),
     # Arrows between libraries: upward, sideways and down.
     ({"allocators/b.h": '#include "stillmap/checkpoint/common/c.h"'}, "must not include checkpoint"),
     ({"allocators/b.h": '#include "stillmap/allocators/replay/r.h"'}, "must not include allocators/replay"),
@@ -261,9 +261,9 @@ CASES = (
     ({"allocators/replay/b.h": '#include "tools/stillmap/t.h"'}, "must not include tools"),
     ({"checkpoint/common/b.h": '#include "stillmap/allocators/a.h"'}, "must not include allocators"),
     ({"checkpoint/common/b.h": '#include "stillmap/checkpoint/handoff/h.h"'}, "must not include checkpoint/handoff"),
-    ({"checkpoint/common/b.h": '#include "stillmap/vmm/units.h"'}, None),
-    ({"checkpoint/image/b.h": '#include "stillmap/vmm/error.h"'}, None),
-    ({"checkpoint/image/b.cpp": '#include "stillmap/vmm/internal/try.h"'}, None),
+    ({"checkpoint/common/b.h": '#include "stillmap/vmm/base/units.h"'}, None),
+    ({"checkpoint/image/b.h": '#include "stillmap/vmm/base/error.h"'}, None),
+    ({"checkpoint/image/b.cpp": '#include "stillmap/vmm/base/try.h"'}, None),
     ({"checkpoint/image/b.h": '#include "stillmap/vmm/device.h"'}, "image needs no driver"),
     ({"checkpoint/image/b.h": '#include "stillmap/checkpoint/common/c.h"'}, "must not include checkpoint/common"),
     ({"checkpoint/snapshot/b.h": '#include "stillmap/checkpoint/image/reader.h"'}, None),
@@ -278,7 +278,7 @@ CASES = (
     ({"checkpoint/snapshot/b.h": '#include "stillmap/checkpoint/mpi/m.h"'}, "must not include checkpoint/mpi"),
     ({"tools/stillmap/b.cpp": '#include "stillmap/checkpoint/mpi/m.h"'}, "must not include checkpoint/mpi"),
     # hostcuda, and the programs on top.
-    ({"hostcuda/src/b.cpp": '#include "stillmap/vmm/units.h"'}, "must not include vmm"),
+    ({"hostcuda/src/b.cpp": '#include "stillmap/vmm/base/units.h"'}, "must not include vmm"),
     ({"hostcuda/src/b.cpp": '#include <cuda.h>\n#include "hostcuda/src/machine.h"'}, None),
     ({"tests/vmm/b_test.cpp": '#include "hostcuda/src/machine.h"'}, None),
     ({"tools/stillmap/b.cpp": '#include "hostcuda/src/machine.h"'}, "internal to hostcuda"),
@@ -291,15 +291,15 @@ CASES = (
     ({"vmm/e.cpp": '#include "stillmap/vmm/internal/state.h"\n#include "stillmap/vmm/driver/table.h"'}, None),
     ({"vmm/b.h": '#include "stillmap/vmm/internal/state.h"'}, "an installed header must not include"),
     ({"vmm/b.h": '#include "stillmap/vmm/driver/table.h"'}, "an installed header must not include"),
-    ({"vmm/b.h": '#include "stillmap/vmm/internal/try.h"'}, "an installed header must not include"),
+    ({"vmm/b.h": '#include "stillmap/vmm/base/try.h"'}, "an installed header must not include"),
     ({"allocators/b.cpp": '#include "stillmap/vmm/internal/state.h"'}, "is internal to vmm"),
-    ({"allocators/b.cpp": '#include "stillmap/vmm/internal/try.h"'}, None),
-    ({"allocators/internal/b.h": '#include "stillmap/vmm/internal/try.h"'}, None),
+    ({"allocators/b.cpp": '#include "stillmap/vmm/base/try.h"'}, None),
+    ({"allocators/internal/b.h": '#include "stillmap/vmm/base/try.h"'}, None),
     ({"checkpoint/image/b.cpp": '#include "stillmap/allocators/internal/i.h"'}, "is internal to allocators"),
     ({"checkpoint/suspend/b.cpp": '#include "stillmap/checkpoint/common/internal/c.h"'}, None),
-    ({"tools/stillmap/b.cpp": '#include "stillmap/vmm/internal/try.h"'}, None),
-    ({"examples/b.cpp": '#include "stillmap/vmm/internal/try.h"'}, "is internal to vmm"),
-    ({"python/src/b.cpp": '#include "stillmap/vmm/internal/try.h"'}, None),
+    ({"tools/stillmap/b.cpp": '#include "stillmap/vmm/base/try.h"'}, None),
+    ({"examples/b.cpp": '#include "stillmap/vmm/base/try.h"'}, "is internal to vmm"),
+    ({"python/src/b.cpp": '#include "stillmap/vmm/base/try.h"'}, None),
     ({"python/src/b.cpp": '#include "tools/stillmap/t.h"'}, "python must not include tools"),
     ({"tests/vmm/b_test.cpp": '#include "stillmap/vmm/internal/state.h"'}, None),
     # Circles: of two, of three over sources, and across folders. A source with its header is none.

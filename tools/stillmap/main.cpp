@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/vmm/version.h"
+#include "stillmap/vmm/base/version.h"
 #include "tools/stillmap/cli/commands.h"
 #include "tools/stillmap/common/terminal.h"
 

@@ -4,7 +4,7 @@
 
 #include "stillmap/vmm/driver.h"
 #include "stillmap/vmm/driver/table.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
 

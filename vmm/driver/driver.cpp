@@ -3,9 +3,9 @@
 #include <cstring>
 
 #include "stillmap/vmm/driver/calls.h"
-#include "stillmap/vmm/driver/cuda_errors.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/cuda_errors.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
 

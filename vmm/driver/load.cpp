@@ -9,10 +9,10 @@
 
 #include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/driver/calls.h"
-#include "stillmap/vmm/driver/cuda_errors.h"
+#include "stillmap/vmm/base/cuda_errors.h"
 #include "stillmap/vmm/driver/search_paths.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/undying.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/undying.h"
 
 namespace stillmap {
 namespace {

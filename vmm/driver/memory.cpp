@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "stillmap/vmm/driver/calls.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
 

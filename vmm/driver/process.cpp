@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "stillmap/vmm/driver/calls.h"
-#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/base/host_memory.h"
 
 namespace stillmap {
 

@@ -13,7 +13,7 @@
 #include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/buffer_options.h"
 #include "stillmap/vmm/device.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap {

@@ -9,7 +9,7 @@
 
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/driver.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
 namespace {

@@ -1,9 +1,9 @@
 // Growth of a mapped_buffer: within its reservation, past it, and ahead of need.
 #include <algorithm>
 
-#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/internal/mapped_buffer.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
 

@@ -3,7 +3,7 @@
 
 #include "stillmap/vmm/internal/mapped_buffer.h"
 #include "stillmap/vmm/internal/mapping_index.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
 

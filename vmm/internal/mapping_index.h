@@ -11,8 +11,8 @@
 #include <memory>
 #include <vector>
 
-#include "stillmap/vmm/driver_types.h"
-#include "stillmap/vmm/linked_list.h"
+#include "stillmap/vmm/base/driver_types.h"
+#include "stillmap/vmm/base/linked_list.h"
 #include "stillmap/vmm/page.h"
 
 namespace stillmap {

@@ -7,9 +7,9 @@
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/internal/device_probe.h"
 #include "stillmap/vmm/internal/device_state.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
-#include "stillmap/vmm/internal/undying.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/base/undying.h"
 #include "stillmap/vmm/page_pool.h"
 
 namespace stillmap {

@@ -2,8 +2,8 @@
 #include <new>
 #include <system_error>
 
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/start_thread.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/start_thread.h"
 #include "stillmap/vmm/page_pool.h"
 
 namespace stillmap {

@@ -3,8 +3,8 @@
 
 #include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/allocators/replay/replay_target.h"
-#include "stillmap/vmm/internal/try.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap::replay {
 namespace {

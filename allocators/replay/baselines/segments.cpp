@@ -4,8 +4,8 @@
 #include <bit>
 
 #include "stillmap/allocators/replay/internal/failure.h"
-#include "stillmap/vmm/internal/try.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap::replay {
 namespace {

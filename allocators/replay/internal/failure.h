@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::replay {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap::replay {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::replay {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::replay {
 

@@ -3,7 +3,7 @@
 #include <cstdarg>
 #include <cstdio>
 
-#include "stillmap/vmm/internal/utf8.h"
+#include "stillmap/vmm/base/utf8.h"
 
 namespace stillmap::text {
 

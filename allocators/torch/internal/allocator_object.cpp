@@ -7,7 +7,7 @@
 #include <atomic>
 #include <memory>
 
-#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/base/host_memory.h"
 
 namespace stillmap::torch_plugin {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <cstddef>
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::torch_plugin {
 

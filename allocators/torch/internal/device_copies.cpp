@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "stillmap/allocators/torch/internal/allocator_object.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 struct CUstream_st;
 

@@ -6,7 +6,7 @@
 // setter for other allocators.
 #pragma once
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::torch_plugin {
 

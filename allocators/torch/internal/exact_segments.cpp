@@ -13,8 +13,8 @@
 #include <unordered_map>
 
 #include "stillmap/allocators/torch/internal/allocator_object.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 
 struct CUstream_st;
 

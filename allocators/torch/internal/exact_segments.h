@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::torch_plugin {
 

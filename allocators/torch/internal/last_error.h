@@ -1,7 +1,7 @@
 // The reason of a thread's last failed call, for C callers that get NULL or nothing. Internal.
 #pragma once
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::torch_plugin {
 

@@ -7,7 +7,7 @@
 #include "stillmap/allocators/torch/internal/exact_segments.h"
 #include "stillmap/allocators/torch/internal/last_error.h"
 #include "stillmap/allocators/torch/internal/pool_refusal.h"
-#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/base/host_memory.h"
 
 namespace stillmap::torch_plugin {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "stillmap/allocators/caching_allocator.h"
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::torch_plugin {
 

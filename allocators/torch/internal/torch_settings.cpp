@@ -1,5 +1,5 @@
 #include "stillmap/allocators/torch/internal/torch_settings.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 #include <algorithm>
 #include <charconv>

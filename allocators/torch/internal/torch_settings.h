@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::torch_plugin {
 

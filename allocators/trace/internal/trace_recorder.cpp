@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/undying.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/undying.h"
 
 namespace stillmap {
 namespace {

@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "stillmap/allocators/trace/trace.h"
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap {

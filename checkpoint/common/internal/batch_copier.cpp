@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "stillmap/vmm/context.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::checkpoint {
 

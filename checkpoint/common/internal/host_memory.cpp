@@ -4,7 +4,7 @@
 
 #include "stillmap/checkpoint/common/internal/host_room.h"
 #include "stillmap/vmm/context.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::checkpoint {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::checkpoint {
 

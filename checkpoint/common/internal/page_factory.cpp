@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::checkpoint {
 

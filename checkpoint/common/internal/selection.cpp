@@ -3,7 +3,7 @@
 #include <atomic>
 #include <unordered_map>
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::checkpoint {
 namespace {

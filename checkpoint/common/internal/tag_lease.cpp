@@ -4,8 +4,8 @@
 #include <map>
 
 #include "stillmap/vmm/base/mutex.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/undying.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/undying.h"
 
 namespace stillmap::checkpoint {
 namespace {

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap::checkpoint {
 

@@ -7,9 +7,9 @@
 #include <thread>
 #include <utility>
 
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/start_thread.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/start_thread.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::control {
 namespace {

@@ -9,7 +9,7 @@
 #include "stillmap/checkpoint/image/internal/key_file.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 #include "stillmap/vmm/address_space.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::control {
 namespace {

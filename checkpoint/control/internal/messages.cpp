@@ -4,8 +4,8 @@
 #include <concepts>
 
 #include "stillmap/checkpoint/common/internal/wire_format.h"
-#include "stillmap/vmm/internal/try.h"
-#include "stillmap/vmm/internal/utf8.h"
+#include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/base/utf8.h"
 
 namespace stillmap::control {
 namespace {

@@ -4,7 +4,7 @@
 #include "stillmap/checkpoint/control/internal/executor.h"
 #include "stillmap/checkpoint/migration/credentials.h"
 #include "stillmap/checkpoint/migration/tls.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::control {
 namespace {

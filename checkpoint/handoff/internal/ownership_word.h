@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "stillmap/vmm/internal/fork_closed_fd.h"
+#include "stillmap/vmm/base/fork_closed_fd.h"
 #include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap::handoff {

@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <thread>
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap::handoff {

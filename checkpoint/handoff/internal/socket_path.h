@@ -5,8 +5,8 @@
 #include <chrono>
 #include <string>
 
-#include "stillmap/vmm/error.h"
-#include "stillmap/vmm/internal/fork_closed_fd.h"
+#include "stillmap/vmm/base/error.h"
+#include "stillmap/vmm/base/fork_closed_fd.h"
 
 namespace stillmap::handoff {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "stillmap/checkpoint/image/internal/image_file.h"
-#include "stillmap/vmm/internal/creating_process.h"
+#include "stillmap/vmm/base/creating_process.h"
 
 namespace stillmap::image {
 

@@ -8,7 +8,7 @@
 #include <system_error>
 
 #include "stillmap/checkpoint/image/internal/read_superblock.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::image {
 namespace {

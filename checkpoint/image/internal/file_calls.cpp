@@ -14,10 +14,10 @@
 #include <utility>
 
 #include "stillmap/vmm/base/mutex.h"
-#include "stillmap/vmm/internal/file_size_limit.h"
-#include "stillmap/vmm/internal/fork_closed_fd.h"
-#include "stillmap/vmm/internal/undying.h"
-#include "stillmap/vmm/linked_list.h"
+#include "stillmap/vmm/base/file_size_limit.h"
+#include "stillmap/vmm/base/fork_closed_fd.h"
+#include "stillmap/vmm/base/undying.h"
+#include "stillmap/vmm/base/linked_list.h"
 
 namespace stillmap::image {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "stillmap/checkpoint/image/digest.h"
 #include "stillmap/checkpoint/image/internal/file_calls.h"
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::image {
 

@@ -10,8 +10,8 @@
 #include "stillmap/checkpoint/image/internal/atomic_file.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::image {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <string>
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::image {
 

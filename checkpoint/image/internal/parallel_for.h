@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "stillmap/vmm/internal/start_thread.h"
+#include "stillmap/vmm/base/start_thread.h"
 
 namespace stillmap::image {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <span>
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::image {
 

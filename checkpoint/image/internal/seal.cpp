@@ -12,7 +12,7 @@
 
 #include "stillmap/checkpoint/image/internal/random.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::image {
 namespace {

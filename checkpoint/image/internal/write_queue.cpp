@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
-#include "stillmap/vmm/internal/file_size_limit.h"
-#include "stillmap/vmm/internal/fork_closed_fd.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/file_size_limit.h"
+#include "stillmap/vmm/base/fork_closed_fd.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::image {
 

@@ -1,6 +1,6 @@
 #include "stillmap/checkpoint/migration/internal/chunk_receiver.h"
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::migration {
 namespace {

@@ -4,9 +4,9 @@
 #include <iterator>
 #include <system_error>
 
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/start_thread.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/start_thread.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::migration {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::migration {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
-#include "stillmap/vmm/internal/file_size_limit.h"
+#include "stillmap/vmm/base/file_size_limit.h"
 #include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap::migration {

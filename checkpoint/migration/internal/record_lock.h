@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "stillmap/vmm/error.h"
-#include "stillmap/vmm/internal/fork_closed_fd.h"
+#include "stillmap/vmm/base/error.h"
+#include "stillmap/vmm/base/fork_closed_fd.h"
 
 namespace stillmap::migration {
 

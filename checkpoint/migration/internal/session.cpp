@@ -4,8 +4,8 @@
 
 #include "stillmap/checkpoint/image/image_set.h"
 #include "stillmap/checkpoint/migration/internal/chunk_receiver.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::migration {
 namespace {

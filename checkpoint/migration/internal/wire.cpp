@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "stillmap/checkpoint/common/internal/wire_format.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::migration {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "stillmap/checkpoint/mpi/set.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::mpi {
 

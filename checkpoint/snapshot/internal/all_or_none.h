@@ -10,8 +10,8 @@
 
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
 #include "stillmap/vmm/base/mutex.h"
-#include "stillmap/vmm/error.h"
-#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/base/error.h"
+#include "stillmap/vmm/base/host_memory.h"
 
 namespace stillmap::snapshot {
 

@@ -10,8 +10,8 @@
 #include "stillmap/checkpoint/snapshot/internal/host_kernel.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/growable_buffer.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/stream.h"
 

@@ -9,8 +9,8 @@
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
 #include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/context.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::snapshot {
 namespace {

@@ -5,9 +5,9 @@
 #include <system_error>
 
 #include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/start_thread.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/start_thread.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::snapshot {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "stillmap/vmm/base/mutex.h"
-#include "stillmap/vmm/internal/host_memory.h"
-#include "stillmap/vmm/internal/start_thread.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/start_thread.h"
 
 namespace stillmap::checkpoint {
 namespace {

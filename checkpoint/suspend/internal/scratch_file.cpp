@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "stillmap/checkpoint/common/internal/host_room.h"
-#include "stillmap/vmm/internal/file_size_limit.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/file_size_limit.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::checkpoint {
 namespace {

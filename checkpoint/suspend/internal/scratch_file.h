@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/vmm/error.h"
-#include "stillmap/vmm/internal/fork_closed_fd.h"
+#include "stillmap/vmm/base/error.h"
+#include "stillmap/vmm/base/fork_closed_fd.h"
 
 namespace stillmap::checkpoint {
 

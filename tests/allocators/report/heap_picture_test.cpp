@@ -9,8 +9,8 @@
 
 #include "stillmap/allocators/report/internal/heap_layout.h"
 #include "stillmap/allocators/report/internal/text_out.h"
-#include "stillmap/vmm/format.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/format.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 #include "tests/support/golden.h"
 
 namespace stillmap::testing {

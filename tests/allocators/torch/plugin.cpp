@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "stillmap/vmm/context.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap::testing {
 namespace {

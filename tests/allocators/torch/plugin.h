@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "stillmap/vmm/device.h"
-#include "stillmap/vmm/driver_types.h"
+#include "stillmap/vmm/base/driver_types.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap::testing {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "stillmap/allocators/torch/internal/pool_refusal.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 #include "tests/allocators/torch/plugin.h"
 #include "tests/support/hostcuda_control.h"
 

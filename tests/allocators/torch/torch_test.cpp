@@ -9,7 +9,7 @@
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 #include "tests/allocators/torch/plugin.h"
 #include "tests/support/hostcuda_control.h"
 #include "tests/support/stream_gate.h"

@@ -5,7 +5,7 @@
 #include <map>
 #include <memory>
 
-#include "stillmap/vmm/driver_types.h"
+#include "stillmap/vmm/base/driver_types.h"
 #include "tests/support/effort.h"
 #include "tests/system/fault/fixture.h"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "stillmap/allocators/caching_allocator.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 #include "tests/system/gpu/kernels.h"
 
 namespace stillmap::testing {

@@ -9,7 +9,7 @@
 
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 #include "tests/support/captured_graph.h"
 #include "tests/system/gpu/kernels.h"
 

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "stillmap/vmm/device_vector.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 #include "tests/support/captured_graph.h"
 #include "tests/system/gpu/kernels.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <thread>
 
-#include "stillmap/vmm/driver/cuda_errors.h"
+#include "stillmap/vmm/base/cuda_errors.h"
 
 namespace stillmap::testing {
 namespace {

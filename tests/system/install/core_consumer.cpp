@@ -7,7 +7,7 @@
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/driver.h"
 #include "stillmap/vmm/growable_buffer.h"
-#include "stillmap/vmm/version.h"
+#include "stillmap/vmm/base/version.h"
 
 namespace {
 

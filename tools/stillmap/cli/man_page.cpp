@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "stillmap/vmm/version.h"
+#include "stillmap/vmm/base/version.h"
 
 namespace stillmap::tool {
 namespace {

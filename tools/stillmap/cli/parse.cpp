@@ -6,7 +6,7 @@
 #include <map>
 #include <numeric>
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/cli/command.h"
 #include "tools/stillmap/common/text.h"
 

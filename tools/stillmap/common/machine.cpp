@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::tool {
 namespace {

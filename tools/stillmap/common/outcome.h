@@ -8,8 +8,8 @@
 
 #include <tl/expected.hpp>
 
-#include "stillmap/vmm/error.h"
-#include "stillmap/vmm/internal/utf8.h"  // printable(): for names that another process or a file chose
+#include "stillmap/vmm/base/error.h"
+#include "stillmap/vmm/base/utf8.h"  // printable(): for names that another process or a file chose
 
 namespace stillmap::tool {
 

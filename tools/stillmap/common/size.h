@@ -1,11 +1,11 @@
-// Sizes, times and addresses as text, beside vmm/format.h. Binary units: 1K = 1024.
+// Sizes, times and addresses as text, beside vmm/base/format.h. Binary units: 1K = 1024.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-#include "stillmap/vmm/format.h"
+#include "stillmap/vmm/base/format.h"
 #include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {

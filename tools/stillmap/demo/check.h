@@ -9,7 +9,7 @@
 #include <span>
 #include <string>
 
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap::tool {
 

@@ -15,7 +15,7 @@
 #include <sstream>
 #include <system_error>
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::tool {
 namespace {

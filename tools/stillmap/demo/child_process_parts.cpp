@@ -10,7 +10,7 @@
 #include "stillmap/checkpoint/migration/migration.h"
 #include "stillmap/checkpoint/migration/tls.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/demo/child_process.h"
 #include "tools/stillmap/demo/demo_task.h"

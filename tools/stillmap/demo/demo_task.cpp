@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "stillmap/vmm/context.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/page_pool.h"
 
 namespace stillmap::tool {

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "stillmap/checkpoint/common/internal/host_room.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/demo/demo_commands.h"
 #include "tools/stillmap/demo/growth_run.h"

@@ -10,7 +10,7 @@
 #include <new>
 
 #include "stillmap/checkpoint/common/internal/host_room.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/common/size.h"
 

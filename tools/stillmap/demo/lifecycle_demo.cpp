@@ -9,7 +9,7 @@
 
 #include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/demo/child_process.h"

@@ -23,7 +23,7 @@
 #include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/growable_buffer.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/text.h"

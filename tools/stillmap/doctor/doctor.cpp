@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "stillmap/checkpoint/common/internal/host_room.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/cli/commands.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/machine.h"

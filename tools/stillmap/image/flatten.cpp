@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "stillmap/checkpoint/image/writer.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/progress.h"
 #include "tools/stillmap/common/size.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::tool {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "stillmap/checkpoint/image/reader.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap::tool {
 

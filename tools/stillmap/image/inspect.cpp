@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/text.h"

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "stillmap/checkpoint/image/folder.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/text.h"

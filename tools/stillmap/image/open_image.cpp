@@ -5,7 +5,7 @@
 
 #include "stillmap/checkpoint/image/image_set.h"
 #include "stillmap/checkpoint/image/internal/key_file.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::tool {
 image::codec codec_of(const std::string &name) {

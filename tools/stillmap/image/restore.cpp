@@ -6,7 +6,7 @@
 
 #include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/cli/command.h"
 #include "tools/stillmap/common/progress.h"
 #include "tools/stillmap/common/size.h"

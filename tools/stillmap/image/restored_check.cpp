@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "stillmap/vmm/context.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/image/image_diff.h"
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/cli/commands.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/source.h"

@@ -8,7 +8,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
 
 namespace stillmap::tool {

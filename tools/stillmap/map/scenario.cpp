@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "stillmap/vmm/context.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
 
 namespace stillmap::tool {

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "stillmap/checkpoint/handoff/handoff.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/task/hold.h"
 #include "tools/stillmap/task/request.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/text.h"
 #include "tools/stillmap/task/request.h"

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "stillmap/checkpoint/control/status_query.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/task/request.h"
 

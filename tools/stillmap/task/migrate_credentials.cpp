@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/physical_memory.h"
 #include "tools/stillmap/task/identity.h"
 #include "tools/stillmap/task/request.h"

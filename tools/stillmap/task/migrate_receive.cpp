@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "stillmap/checkpoint/migration/tls.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/task/hold.h"
 #include "tools/stillmap/task/identity.h"

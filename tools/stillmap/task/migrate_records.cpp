@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "stillmap/checkpoint/migration/tls.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/text.h"
 #include "tools/stillmap/task/identity.h"
 #include "tools/stillmap/task/request.h"

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/progress.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/task/identity.h"

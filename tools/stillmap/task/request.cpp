@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/cli/command.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/text.h"

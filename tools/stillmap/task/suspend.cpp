@@ -1,7 +1,7 @@
 // stillmap task suspend and resume.
 #include <fmt/format.h>
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/text.h"
 #include "tools/stillmap/task/request.h"

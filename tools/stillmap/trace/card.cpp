@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap::tool {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::tool {
 

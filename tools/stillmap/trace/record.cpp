@@ -14,7 +14,7 @@
 
 #include "stillmap/allocators/replay/trace_file.h"
 
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/trace/trace_commands.h"
 

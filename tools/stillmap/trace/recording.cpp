@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "stillmap/allocators/replay/trace_file.h"
-#include "stillmap/vmm/format.h"
-#include "stillmap/vmm/internal/try.h"
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/format.h"
+#include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap::tool {
 namespace {

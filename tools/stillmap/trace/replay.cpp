@@ -11,7 +11,7 @@
 #include "stillmap/allocators/replay/device_memory_usage.h"
 #include "stillmap/allocators/replay/replay.h"
 #include "stillmap/allocators/replay/trace_file.h"
-#include "stillmap/vmm/internal/try.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/common/size.h"

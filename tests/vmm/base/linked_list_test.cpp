@@ -1,5 +1,5 @@
 // linked_list against std::list.
-#include "stillmap/vmm/linked_list.h"
+#include "stillmap/vmm/base/linked_list.h"
 
 #include <gtest/gtest.h>
 

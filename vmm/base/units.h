@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "stillmap/vmm/version.h"  // stops before C++20
+#include "stillmap/vmm/base/version.h"  // stops before C++20
 
 namespace stillmap {
 

@@ -4,7 +4,7 @@
 
 #include <system_error>
 
-#include "stillmap/vmm/error_code.h"
+#include "stillmap/vmm/base/error_code.h"
 
 namespace stillmap {
 

@@ -1,4 +1,4 @@
-#include "stillmap/vmm/format.h"
+#include "stillmap/vmm/base/format.h"
 
 #include <array>
 #include <cstddef>

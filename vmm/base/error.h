@@ -11,8 +11,8 @@
 
 #include <tl/expected.hpp>
 
-#include "stillmap/vmm/error_code.h"
-#include "stillmap/vmm/version.h"  // stops before C++20
+#include "stillmap/vmm/base/error_code.h"
+#include "stillmap/vmm/base/version.h"  // stops before C++20
 
 namespace stillmap {
 

@@ -1,5 +1,5 @@
 // Text that others chose: decoded, repaired, and made fit for a terminal.
-#include "stillmap/vmm/internal/utf8.h"
+#include "stillmap/vmm/base/utf8.h"
 
 #include <gtest/gtest.h>
 

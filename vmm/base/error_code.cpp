@@ -1,8 +1,8 @@
-#include "stillmap/vmm/error_code.h"
+#include "stillmap/vmm/base/error_code.h"
 
 #include <string>
 
-#include "stillmap/vmm/internal/undying.h"
+#include "stillmap/vmm/base/undying.h"
 
 namespace stillmap {
 namespace {

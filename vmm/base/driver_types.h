@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 
 // CUDA's own incomplete types, so that a CUstream is a stillmap::stream_handle without a cast.
 struct CUctx_st;

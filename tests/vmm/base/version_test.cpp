@@ -1,4 +1,4 @@
-#include "stillmap/vmm/version.h"
+#include "stillmap/vmm/base/version.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "stillmap/vmm/base/mutex.h"
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap {
 

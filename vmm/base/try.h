@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap {
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "stillmap/vmm/base/mutex.h"
-#include "stillmap/vmm/linked_list.h"
+#include "stillmap/vmm/base/linked_list.h"
 
 namespace stillmap {
 

@@ -1,13 +1,13 @@
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 #include <atomic>
 #include <cstdio>
 #include <new>
 
 #include "stillmap/vmm/base/mutex.h"
-#include "stillmap/vmm/driver/cuda_errors.h"
-#include "stillmap/vmm/format.h"
-#include "stillmap/vmm/internal/undying.h"
+#include "stillmap/vmm/base/cuda_errors.h"
+#include "stillmap/vmm/base/format.h"
+#include "stillmap/vmm/base/undying.h"
 
 namespace stillmap {
 namespace {

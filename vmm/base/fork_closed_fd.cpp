@@ -1,4 +1,4 @@
-#include "stillmap/vmm/internal/fork_closed_fd.h"
+#include "stillmap/vmm/base/fork_closed_fd.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "stillmap/vmm/internal/undying.h"
+#include "stillmap/vmm/base/undying.h"
 
 namespace stillmap {
 

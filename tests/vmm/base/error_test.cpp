@@ -1,4 +1,4 @@
-#include "stillmap/vmm/error.h"
+#include "stillmap/vmm/base/error.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "stillmap/vmm/driver/cuda_errors.h"
+#include "stillmap/vmm/base/cuda_errors.h"
 
 namespace stillmap {
 namespace {

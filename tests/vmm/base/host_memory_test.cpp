@@ -1,5 +1,5 @@
 // Host memory that runs out: the error it becomes, and the failures that tests make.
-#include "stillmap/vmm/internal/host_memory.h"
+#include "stillmap/vmm/base/host_memory.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <system_error>
 #include <vector>
 
-#include "stillmap/vmm/driver/cuda_errors.h"
+#include "stillmap/vmm/base/cuda_errors.h"
 #include "tests/support/host_memory.h"
 
 namespace stillmap {

@@ -1,4 +1,4 @@
-#include "stillmap/vmm/units.h"
+#include "stillmap/vmm/base/units.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
-#include "stillmap/vmm/driver/cuda_errors.h"
+#include "stillmap/vmm/base/cuda_errors.h"
 
 #include <algorithm>
 #include <iterator>
 #include <string>
 
-#include "stillmap/vmm/internal/undying.h"
+#include "stillmap/vmm/base/undying.h"
 
 namespace stillmap {
 namespace {

@@ -1,4 +1,4 @@
-#include "stillmap/vmm/internal/utf8.h"
+#include "stillmap/vmm/base/utf8.h"
 
 namespace stillmap::utf8 {
 

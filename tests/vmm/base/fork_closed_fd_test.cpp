@@ -1,5 +1,5 @@
 // Descriptors that a forked child does not have.
-#include "stillmap/vmm/internal/fork_closed_fd.h"
+#include "stillmap/vmm/base/fork_closed_fd.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

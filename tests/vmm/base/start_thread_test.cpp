@@ -1,5 +1,5 @@
 // Signals and the threads of the library.
-#include "stillmap/vmm/internal/start_thread.h"
+#include "stillmap/vmm/base/start_thread.h"
 
 #include <future>
 
