@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "stillmap/allocators/allocation_history.h"
+#include "stillmap/vmm/base/units.h"
 #include "stillmap/vmm/memory_quota.h"
 #include "stillmap/vmm/stream.h"
-#include "stillmap/vmm/base/units.h"
 
 namespace stillmap {
 

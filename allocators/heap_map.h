@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/vmm/stream.h"
 #include "stillmap/vmm/base/units.h"
+#include "stillmap/vmm/stream.h"
 
 namespace stillmap {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "bench/support/session.h"
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
 
 namespace stillmap::bench {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "bench/support/kernels.h"
 #include "bench/support/session.h"
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap::bench {

@@ -20,8 +20,8 @@
 #include "bench/support/session.h"
 #include "bench/support/task_memory.h"
 #include "stillmap/checkpoint/handoff/handoff.h"
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
 
 namespace stillmap::bench {
 namespace {

@@ -4,7 +4,7 @@
 #   stillmap_PUBLIC_<component>     its headers include it
 #   stillmap_PRIVATE_<component>    its sources include it, and it is linked
 #   stillmap_BUILD_<component>      only its build needs it: headers and generators
-set(stillmap_PUBLIC_vmm expected threads)
+set(stillmap_PUBLIC_vmm_base expected threads)
 set(stillmap_BUILD_vmm cuda_headers)
 set(stillmap_BUILD_allocators cuda_headers)  # for NVTX, where the toolkit has it
 set(stillmap_PRIVATE_replay fmt zstd)

@@ -1,5 +1,5 @@
 # Reads the list of libraries, tools/build/modules.bzl. A component is the name of a library in CMake:
-# the last folder of its path; stillmap_checkpoint_common for checkpoint/common. Sets
+# the last folder of its path; stillmap_vmm_base for vmm/base, as for each base and common. Sets
 #
 #   stillmap_COMPONENTS_KNOWN      all components, each after those that it uses
 #   stillmap_FOLDER_<component>    its folder
@@ -10,7 +10,7 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${_list}")
 
 function(stillmap_component_of folder out)
   get_filename_component(_name "${folder}" NAME)
-  if(_name STREQUAL "common")
+  if(_name MATCHES "^(base|common)$")
     string(REPLACE "/" "_" _name "${folder}")
   endif()
   set(${out} "${_name}" PARENT_SCOPE)

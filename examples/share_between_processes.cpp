@@ -97,7 +97,7 @@ void exporter(int socket) {
   const auto pool = example::must(page_pool::create(d, {.exportable = handle_type::posix_fd}));
   physical_memory memory =
       example::must(physical_memory::create(d, pool->page_bytes(), pool->properties()));
-  const owned_fd fd = example::must(memory.export_fd());
+  const exported_fd fd = example::must(memory.export_fd());
   const std::size_t bytes = memory.bytes();
   const mapping here = map_page(d, *pool, std::move(memory));
   example::write(d, here.range().begin, numbers(bytes, 1).data(), bytes);

@@ -4,10 +4,10 @@
 #include <iterator>
 #include <new>
 
-#include "stillmap/vmm/internal/device_state.h"
 #include "stillmap/vmm/base/host_memory.h"
-#include "stillmap/vmm/internal/ledger.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/internal/device_state.h"
+#include "stillmap/vmm/internal/ledger.h"
 
 namespace stillmap {
 namespace {

@@ -15,9 +15,9 @@
 #include <string_view>
 #include <vector>
 
-#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/driver_types.h"
 #include "stillmap/vmm/base/error.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/units.h"
 
 namespace stillmap {

@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <string>
 
-#include "stillmap/vmm/device.h"
 #include "stillmap/vmm/base/units.h"
+#include "stillmap/vmm/device.h"
 
 namespace stillmap {
 

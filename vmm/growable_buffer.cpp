@@ -1,9 +1,9 @@
 #include "stillmap/vmm/growable_buffer.h"
 
-#include "stillmap/vmm/internal/copied_buffer.h"
 #include "stillmap/vmm/base/host_memory.h"
-#include "stillmap/vmm/internal/mapped_buffer.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/internal/copied_buffer.h"
+#include "stillmap/vmm/internal/mapped_buffer.h"
 #include "stillmap/vmm/internal/wait_for_copies.h"
 
 namespace stillmap {

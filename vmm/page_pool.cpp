@@ -4,9 +4,9 @@
 #include <new>
 
 #include "stillmap/vmm/address_space.h"
-#include "stillmap/vmm/internal/device_state.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/internal/device_state.h"
 #include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap {

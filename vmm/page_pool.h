@@ -12,9 +12,9 @@
 #include <thread>
 #include <vector>
 
+#include "stillmap/vmm/base/linked_list.h"
 #include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/device.h"
-#include "stillmap/vmm/base/linked_list.h"
 #include "stillmap/vmm/memory_quota.h"
 #include "stillmap/vmm/page.h"
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "stillmap/vmm/address_space.h"
-#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/base/undying.h"
 
@@ -28,24 +28,26 @@ exports &all_exports() {
 
 }  // namespace
 
-owned_fd::~owned_fd() {
-  if (fd_ < 0) return;
-  if (!exported_) {
-    ::close(fd_);
-    return;
-  }
+exported_fd::~exported_fd() {
+  if (fd_.get() < 0) return;
   // Under the lock: once it is closed, another thread may get the number.
   const lock_guard lock(all_exports().mutex);
-  all_exports().fds.erase(fd_);
-  ::close(fd_);
+  all_exports().fds.erase(fd_.get());
+  fd_ = owned_fd();
 }
 
-int owned_fd::release() {
-  if (std::exchange(exported_, false)) {
-    const lock_guard lock(all_exports().mutex);
-    all_exports().fds.erase(fd_);
+exported_fd &exported_fd::operator=(exported_fd &&o) noexcept {
+  if (this != &o) {
+    const exported_fd before(std::exchange(fd_, std::move(o.fd_)));
   }
-  return std::exchange(fd_, -1);
+  return *this;
+}
+
+int exported_fd::release() noexcept {
+  if (fd_.get() < 0) return -1;
+  const lock_guard lock(all_exports().mutex);
+  all_exports().fds.erase(fd_.get());
+  return fd_.release();
 }
 
 std::vector<int> exported_fds() {
@@ -136,7 +138,7 @@ result<physical_memory> physical_memory::import_fd(const stillmap::device &d, co
   return physical_memory(d, handle, bytes, *properties, true);
 }
 
-result<owned_fd> physical_memory::export_fd() const {
+result<exported_fd> physical_memory::export_fd() const {
   if (properties_.exportable != handle_type::posix_fd) {
     return make_error(errc::invalid_argument, "physical_memory::export_fd",
                       "it was not created exportable as an fd");
@@ -145,7 +147,7 @@ result<owned_fd> physical_memory::export_fd() const {
     return make_error(errc::invalid_argument, "physical_memory::export_fd",
                       "the memory was moved from");
   }
-  return with_host_memory("physical_memory::export_fd", [&]() -> result<owned_fd> {
+  return with_host_memory("physical_memory::export_fd", [&]() -> result<exported_fd> {
     std::set<int> one{-1};
     auto listed = one.extract(one.begin());
     const context_guard guard(device_.driver(), device_.context());
@@ -155,8 +157,7 @@ result<owned_fd> physical_memory::export_fd() const {
     listed.value() = fd;
     const lock_guard lock(all_exports().mutex);
     all_exports().fds.insert(std::move(listed));
-    owned.exported_ = true;
-    return owned;
+    return exported_fd(std::move(owned));
   });
 }
 

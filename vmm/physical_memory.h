@@ -5,33 +5,28 @@
 #include <utility>
 #include <vector>
 
+#include "stillmap/vmm/base/owned_fd.h"
 #include "stillmap/vmm/device.h"
 
 namespace stillmap {
 
-// Owns a file descriptor.
-class owned_fd {
+// Owns a descriptor that physical_memory::export_fd returned, which exported_fds() lists.
+class exported_fd {
  public:
-  owned_fd() = default;
-  explicit owned_fd(int fd) : fd_(fd) {}
-  owned_fd(owned_fd &&o) noexcept { swap(o); }
-  owned_fd &operator=(owned_fd &&o) noexcept {
-    owned_fd(std::move(o)).swap(*this);
-    return *this;
-  }
-  ~owned_fd();
-  int get() const { return fd_; }
+  exported_fd() = default;
+  exported_fd(exported_fd &&o) noexcept = default;
+  exported_fd &operator=(exported_fd &&o) noexcept;
+  ~exported_fd();
+
+  int get() const noexcept { return fd_.get(); }
+  operator const owned_fd &() const noexcept { return fd_; }
   // Gives up ownership. exported_fds() no longer lists the descriptor.
-  int release();
+  int release() noexcept;
 
  private:
   friend class physical_memory;
-  void swap(owned_fd &o) noexcept {
-    std::swap(fd_, o.fd_);
-    std::swap(exported_, o.exported_);
-  }
-  int fd_ = -1;
-  bool exported_ = false;  // listed by exported_fds()
+  explicit exported_fd(owned_fd fd) : fd_(std::move(fd)) {}
+  owned_fd fd_;
 };
 
 // The open descriptors that physical_memory::export_fd returned, in ascending order. A process that has
@@ -78,7 +73,7 @@ class physical_memory {
   const stillmap::device &device() const { return device_; }
 
   // Errors: invalid_argument (not created with this handle type). Source: conformance 49.
-  result<owned_fd> export_fd() const;
+  result<exported_fd> export_fd() const;
 
   // Gives up ownership: the caller releases the handle.
   physical_handle release() &&;

@@ -8,10 +8,10 @@
 #include <optional>
 #include <utility>
 
-#include "stillmap/vmm/device.h"
-#include "stillmap/vmm/internal/device_state.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/device.h"
+#include "stillmap/vmm/internal/device_state.h"
 
 namespace stillmap {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/vmm/device.h"
 #include "stillmap/vmm/base/error.h"
+#include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap::replay {

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "stillmap/vmm/device.h"
 #include "stillmap/vmm/base/error.h"
+#include "stillmap/vmm/device.h"
 
 namespace stillmap::replay {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "stillmap/allocators/report/heap_report.h"
-#include "stillmap/vmm/device.h"
 #include "stillmap/vmm/base/error.h"
+#include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap::replay {

@@ -5,8 +5,8 @@
 
 #include "bench/costs/parts.h"
 #include "bench/costs/stage.h"
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/base/cuda_errors.h"
+#include "stillmap/vmm/context.h"
 
 namespace stillmap::costs {
 namespace {

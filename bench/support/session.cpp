@@ -6,8 +6,8 @@
 #include <string>
 
 #include "stillmap/checkpoint/common/internal/host_room.h"
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
 
 namespace stillmap::bench {
 namespace {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/vmm/physical_memory.h"
+#include "stillmap/vmm/base/owned_fd.h"
 
 namespace stillmap {
 class fork_closed_fd;

@@ -4,8 +4,8 @@
 #include "stillmap/checkpoint/image/internal/open_image.h"
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
 #include "stillmap/checkpoint/image/reader.h"
-#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::image {

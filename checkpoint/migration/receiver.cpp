@@ -10,9 +10,9 @@
 #include "stillmap/checkpoint/migration/internal/connection_list.h"
 #include "stillmap/checkpoint/migration/internal/session.h"
 #include "stillmap/checkpoint/migration/migration.h"
-#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/creating_process.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/start_thread.h"
 #include "stillmap/vmm/base/try.h"
 

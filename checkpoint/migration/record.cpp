@@ -14,8 +14,8 @@
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
 #include "stillmap/checkpoint/migration/internal/record_lock.h"
-#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/base/undying.h"
 

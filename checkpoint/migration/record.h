@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "stillmap/checkpoint/image/digest.h"
-#include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap::image {
 class file_calls;

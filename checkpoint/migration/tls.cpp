@@ -17,9 +17,9 @@
 
 #include "stillmap/checkpoint/migration/internal/tls_context.h"
 #include "stillmap/checkpoint/migration/internal/tls_socket.h"
-#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/fork_closed_fd.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::migration {

@@ -9,10 +9,10 @@
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
 #include "stillmap/checkpoint/suspend/internal/backing_store.h"
 #include "stillmap/checkpoint/suspend/internal/resumption.h"
-#include "stillmap/vmm/base/mutex.h"
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {

@@ -13,8 +13,8 @@
 #include "python/src/text.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/base/try.h"
-#include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/base/version.h"
+#include "stillmap/vmm/page_pool.h"
 
 namespace stillmap::python {
 namespace {

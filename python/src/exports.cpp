@@ -11,8 +11,8 @@
 #include "python/src/errors.h"
 #include "python/src/gil.h"
 #include "python/src/streams.h"
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
 
 namespace stillmap::python {
 namespace {

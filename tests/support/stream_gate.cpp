@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/base/cuda_errors.h"
+#include "stillmap/vmm/context.h"
 #include "tests/support/hostcuda_control.h"
 
 namespace stillmap::testing {

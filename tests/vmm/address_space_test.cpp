@@ -8,10 +8,10 @@
 #include <random>
 #include <string>
 
+#include "stillmap/vmm/base/units.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/remap.h"
 #include "stillmap/vmm/reservation.h"
-#include "stillmap/vmm/base/units.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/stream_gate.h"
 

@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
+#include "stillmap/vmm/base/units.h"
 #include "stillmap/vmm/growable_buffer.h"
 #include "stillmap/vmm/page_pool.h"
-#include "stillmap/vmm/base/units.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/hostcuda_control.h"
 

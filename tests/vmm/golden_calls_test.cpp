@@ -5,8 +5,8 @@
 #include <functional>
 #include <sstream>
 
-#include "stillmap/vmm/device_vector.h"
 #include "stillmap/vmm/base/units.h"
+#include "stillmap/vmm/device_vector.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/golden.h"
 #include "tests/support/stream_gate.h"

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "stillmap/vmm/reservation.h"
 #include "stillmap/vmm/base/units.h"
+#include "stillmap/vmm/reservation.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/effort.h"
 #include "tests/support/stream_gate.h"

@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <new>
 
-#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/cuda_errors.h"
 #include "stillmap/vmm/base/format.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/undying.h"
 
 namespace stillmap {

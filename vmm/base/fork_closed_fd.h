@@ -4,8 +4,8 @@
 // child that executes another program.
 #pragma once
 
-#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/linked_list.h"
+#include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap {
 

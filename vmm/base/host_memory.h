@@ -9,8 +9,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/error.h"
+#include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap {
 

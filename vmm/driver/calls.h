@@ -2,9 +2,9 @@
 // result.
 #pragma once
 
+#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/driver.h"
 #include "stillmap/vmm/driver/table.h"
-#include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
 

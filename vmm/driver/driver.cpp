@@ -2,10 +2,10 @@
 // streams and events are in streams.cpp.
 #include <cstring>
 
-#include "stillmap/vmm/driver/calls.h"
 #include "stillmap/vmm/base/cuda_errors.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/driver/calls.h"
 
 namespace stillmap {
 

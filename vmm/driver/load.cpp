@@ -7,12 +7,12 @@
 #include <cstdlib>
 #include <map>
 
-#include "stillmap/vmm/base/mutex.h"
-#include "stillmap/vmm/driver/calls.h"
 #include "stillmap/vmm/base/cuda_errors.h"
-#include "stillmap/vmm/driver/search_paths.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/undying.h"
+#include "stillmap/vmm/driver/calls.h"
+#include "stillmap/vmm/driver/search_paths.h"
 
 namespace stillmap {
 namespace {

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <vector>
 
-#include "stillmap/vmm/driver/calls.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/driver/calls.h"
 
 namespace stillmap {
 

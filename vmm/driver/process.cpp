@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <vector>
 
-#include "stillmap/vmm/driver/calls.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/driver/calls.h"
 
 namespace stillmap {
 

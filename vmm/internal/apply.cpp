@@ -2,11 +2,11 @@
 #include <algorithm>
 
 #include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/internal/device_state.h"
-#include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/internal/ledger.h"
-#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap {

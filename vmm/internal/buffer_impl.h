@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "stillmap/vmm/base/mutex.h"
+#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/buffer_options.h"
 #include "stillmap/vmm/device.h"
-#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap {

@@ -7,9 +7,9 @@
 #include <optional>
 #include <string_view>
 
+#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/driver.h"
-#include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
 namespace {

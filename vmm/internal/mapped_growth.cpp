@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "stillmap/vmm/base/host_memory.h"
-#include "stillmap/vmm/internal/mapped_buffer.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/internal/mapped_buffer.h"
 
 namespace stillmap {
 

@@ -1,9 +1,9 @@
 // Operations on pages with more than one address: alias, fork, make_writable, splice.
 #include <algorithm>
 
+#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/internal/mapped_buffer.h"
 #include "stillmap/vmm/internal/mapping_index.h"
-#include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
 

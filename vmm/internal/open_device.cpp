@@ -3,13 +3,13 @@
 #include <utility>
 
 #include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/mutex.h"
+#include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/base/undying.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/internal/device_probe.h"
 #include "stillmap/vmm/internal/device_state.h"
-#include "stillmap/vmm/base/host_memory.h"
-#include "stillmap/vmm/base/try.h"
-#include "stillmap/vmm/base/undying.h"
 #include "stillmap/vmm/page_pool.h"
 
 namespace stillmap {

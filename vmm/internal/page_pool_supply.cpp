@@ -1,7 +1,7 @@
 // Where page_pool::acquire finds pages.
 #include "stillmap/vmm/address_space.h"
-#include "stillmap/vmm/internal/device_state.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/internal/device_state.h"
 #include "stillmap/vmm/page_pool.h"
 
 namespace stillmap {

@@ -1,7 +1,7 @@
 #include "stillmap/vmm/internal/removal.h"
 
-#include "stillmap/vmm/internal/device_state.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/internal/device_state.h"
 
 namespace stillmap {
 

@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "stillmap/vmm/address_space.h"
-#include "stillmap/vmm/internal/device_state.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/internal/device_state.h"
 #include "stillmap/vmm/internal/ledger.h"
 #include "stillmap/vmm/internal/removal.h"
-#include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
 

@@ -9,8 +9,8 @@
 
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/allocators/replay/device_memory_usage.h"
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap::replay {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
 
 namespace stillmap::checkpoint {
 

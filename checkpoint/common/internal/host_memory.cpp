@@ -3,8 +3,8 @@
 #include <sys/resource.h>
 
 #include "stillmap/checkpoint/common/internal/host_room.h"
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
 
 namespace stillmap::checkpoint {
 namespace {

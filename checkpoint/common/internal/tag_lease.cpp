@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <map>
 
-#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/undying.h"
 
 namespace stillmap::checkpoint {

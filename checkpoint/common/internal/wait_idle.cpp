@@ -1,7 +1,7 @@
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
 
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
 
 namespace stillmap::checkpoint {
 namespace {

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "stillmap/vmm/base/fork_closed_fd.h"
-#include "stillmap/vmm/physical_memory.h"
+#include "stillmap/vmm/base/owned_fd.h"
 
 namespace stillmap::handoff {
 

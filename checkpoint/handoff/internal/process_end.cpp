@@ -10,7 +10,7 @@
 #include <optional>
 #include <string_view>
 
-#include "stillmap/vmm/physical_memory.h"
+#include "stillmap/vmm/base/owned_fd.h"
 
 namespace stillmap::handoff {
 namespace {

@@ -10,8 +10,8 @@
 #include <cerrno>
 #include <thread>
 
+#include "stillmap/vmm/base/owned_fd.h"
 #include "stillmap/vmm/base/try.h"
-#include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap::handoff {
 namespace {

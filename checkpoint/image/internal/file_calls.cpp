@@ -13,11 +13,11 @@
 #include <memory>
 #include <utility>
 
-#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/file_size_limit.h"
 #include "stillmap/vmm/base/fork_closed_fd.h"
-#include "stillmap/vmm/base/undying.h"
 #include "stillmap/vmm/base/linked_list.h"
+#include "stillmap/vmm/base/mutex.h"
+#include "stillmap/vmm/base/undying.h"
 
 namespace stillmap::image {
 namespace {

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "stillmap/checkpoint/image/internal/file_calls.h"
-#include "stillmap/vmm/base/error.h"
 #include "stillmap/vmm/base/creating_process.h"
+#include "stillmap/vmm/base/error.h"
 
 namespace stillmap::image {
 

@@ -10,7 +10,7 @@
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/vmm/base/file_size_limit.h"
-#include "stillmap/vmm/physical_memory.h"
+#include "stillmap/vmm/base/owned_fd.h"
 
 namespace stillmap::migration {
 namespace {

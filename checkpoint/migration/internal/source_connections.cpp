@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
-#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::migration {

@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
-#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/error.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap::snapshot {
 

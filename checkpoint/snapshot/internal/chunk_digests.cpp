@@ -8,10 +8,10 @@
 
 #include "stillmap/checkpoint/snapshot/internal/chunk_digests_ptx.h"
 #include "stillmap/checkpoint/snapshot/internal/host_kernel.h"
-#include "stillmap/vmm/context.h"
-#include "stillmap/vmm/growable_buffer.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
+#include "stillmap/vmm/growable_buffer.h"
 #include "stillmap/vmm/page_pool.h"
 #include "stillmap/vmm/stream.h"
 

@@ -7,10 +7,10 @@
 #include "stillmap/checkpoint/common/internal/batch_copier.h"
 #include "stillmap/checkpoint/common/internal/host_memory.h"
 #include "stillmap/checkpoint/image/internal/parallel_for.h"
-#include "stillmap/vmm/base/mutex.h"
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
 
 namespace stillmap::snapshot {
 namespace {

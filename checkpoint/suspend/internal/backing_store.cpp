@@ -5,8 +5,8 @@
 #include <thread>
 #include <vector>
 
-#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/start_thread.h"
 
 namespace stillmap::checkpoint {

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <vector>
 
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/base/units.h"
+#include "stillmap/vmm/context.h"
 
 namespace stillmap::testing {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <utility>
 
-#include "stillmap/vmm/device.h"
 #include "stillmap/vmm/base/driver_types.h"
+#include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap::testing {

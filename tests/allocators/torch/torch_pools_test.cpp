@@ -3,9 +3,9 @@
 #include <atomic>
 #include <vector>
 
+#include "stillmap/vmm/base/units.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
-#include "stillmap/vmm/base/units.h"
 #include "tests/allocators/torch/plugin.h"
 #include "tests/support/captured_graph.h"
 #include "tests/support/hostcuda_control.h"

@@ -6,10 +6,10 @@
 #include <random>
 #include <thread>
 
+#include "stillmap/vmm/base/units.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
-#include "stillmap/vmm/base/units.h"
 #include "tests/allocators/torch/plugin.h"
 #include "tests/support/hostcuda_control.h"
 #include "tests/support/stream_gate.h"

@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "stillmap/vmm/physical_memory.h"
+#include "stillmap/vmm/base/owned_fd.h"
 
 namespace stillmap::handoff::testing {
 namespace {

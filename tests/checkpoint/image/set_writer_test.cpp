@@ -13,7 +13,7 @@
 
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/set_writer.h"
-#include "stillmap/vmm/physical_memory.h"
+#include "stillmap/vmm/base/owned_fd.h"
 #include "tests/checkpoint/image/refusing_calls.h"
 #include "tests/checkpoint/image/sample.h"
 

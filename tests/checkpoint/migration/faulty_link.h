@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "stillmap/vmm/physical_memory.h"
+#include "stillmap/vmm/base/owned_fd.h"
 
 namespace stillmap::migration::testing {
 

@@ -78,7 +78,7 @@ struct shared_memory {
   }
   std::shared_ptr<page_pool> pool;
   std::optional<physical_memory> memory;
-  owned_fd fd;
+  exported_fd fd;
 };
 
 std::string target_of(int fd) {

@@ -39,7 +39,7 @@ struct bench {
   std::optional<reservation> blocker, space;
   std::shared_ptr<page_pool> pool;
   std::optional<physical_memory> memory;
-  owned_fd fd;
+  exported_fd fd;
   std::vector<page_ptr> pages;
   std::optional<mapping> at_hand;
   tracked a, b, c;

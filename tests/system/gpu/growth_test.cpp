@@ -5,8 +5,8 @@
 #include <chrono>
 #include <thread>
 
-#include "stillmap/vmm/device_vector.h"
 #include "stillmap/vmm/base/units.h"
+#include "stillmap/vmm/device_vector.h"
 #include "tests/support/captured_graph.h"
 #include "tests/system/gpu/kernels.h"
 

@@ -3,11 +3,11 @@
 #include <cstdio>
 #include <vector>
 
+#include "stillmap/vmm/base/version.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/driver.h"
 #include "stillmap/vmm/growable_buffer.h"
-#include "stillmap/vmm/base/version.h"
 
 namespace {
 

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "stillmap/vmm/mapping.h"
-#include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap::testing {
 namespace {

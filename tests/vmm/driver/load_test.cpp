@@ -11,8 +11,8 @@
 #include <set>
 #include <string>
 
-#include "stillmap/vmm/driver.h"
 #include "stillmap/vmm/base/cuda_errors.h"
+#include "stillmap/vmm/driver.h"
 #include "stillmap/vmm/driver/search_paths.h"
 #include "stillmap/vmm/driver/table.h"
 #include "tests/support/gpu_test.h"

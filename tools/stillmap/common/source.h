@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/vmm/physical_memory.h"
+#include "stillmap/vmm/base/owned_fd.h"
 #include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {

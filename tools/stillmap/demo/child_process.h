@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "stillmap/checkpoint/migration/credentials.h"
-#include "stillmap/vmm/physical_memory.h"
+#include "stillmap/vmm/base/owned_fd.h"
 #include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/demo/demo_task.h"
 

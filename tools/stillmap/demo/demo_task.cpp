@@ -5,8 +5,8 @@
 #include <chrono>
 #include <functional>
 
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/page_pool.h"
 
 namespace stillmap::tool {

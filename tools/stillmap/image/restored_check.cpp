@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/image/image_diff.h"
 

@@ -6,8 +6,8 @@
 #include <thread>
 #include <utility>
 
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
 #include "tools/stillmap/common/size.h"
 
 namespace stillmap::tool {

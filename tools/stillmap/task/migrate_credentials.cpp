@@ -6,8 +6,8 @@
 
 #include <cerrno>
 
+#include "stillmap/vmm/base/owned_fd.h"
 #include "stillmap/vmm/base/try.h"
-#include "stillmap/vmm/physical_memory.h"
 #include "tools/stillmap/task/identity.h"
 #include "tools/stillmap/task/request.h"
 

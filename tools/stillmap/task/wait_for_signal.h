@@ -8,7 +8,7 @@
 #include <stop_token>
 #include <thread>
 
-#include "stillmap/vmm/physical_memory.h"
+#include "stillmap/vmm/base/owned_fd.h"
 #include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
