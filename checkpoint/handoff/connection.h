@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "stillmap/vmm/base/error.h"
 #include "stillmap/vmm/base/owned_fd.h"
 
 namespace stillmap {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "stillmap/vmm/base/error.h"
 #include "stillmap/vmm/base/fork_closed_fd.h"
 #include "stillmap/vmm/base/owned_fd.h"
 

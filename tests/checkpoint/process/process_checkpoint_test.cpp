@@ -186,9 +186,9 @@ TEST_F(process_checkpoint_test, a_moved_descriptor_is_listed_and_a_closed_one_is
   if (!dev().capabilities().posix_fd_export)
     GTEST_SKIP() << "the device exports no file descriptors";
   shared_memory m(dev());
-  owned_fd moved = std::move(m.fd);
+  exported_fd moved = std::move(m.fd);
   EXPECT_EQ(exported_fds(), std::vector<int>{moved.get()});
-  moved = owned_fd();
+  moved = exported_fd();
   EXPECT_TRUE(exported_fds().empty());
   m.fd = std::move(*m.memory->export_fd());
   EXPECT_EQ(exported_fds().size(), 1u);
@@ -202,7 +202,7 @@ TEST_F(process_checkpoint_test, memory_of_another_process_is_refused_with_its_ad
     GTEST_SKIP() << "the device exports no file descriptors";
   shared_memory m(dev());
   const mapping here = m.map(dev(), "theirs");
-  m.fd = owned_fd();
+  m.fd = exported_fd();
   put(dev(), here.range().begin, pattern(page(), 7));
   ASSERT_EQ(blockers().size(), 1u);
   EXPECT_EQ(blockers()[0].kind, blocker_kind::imported);
@@ -293,7 +293,7 @@ class with_an_import : public process_checkpoint_test {
     page_.set_imported(false);
     page_ = page_ptr();
     m_->memory.reset();
-    m_->fd = owned_fd();
+    m_->fd = exported_fd();
   }
   device_address at() const { return buffer_->address(); }
 
