@@ -150,7 +150,7 @@ TEST_F(by_hand, an_exported_descriptor_is_the_same_memory_once_imported) {
   auto imported = physical_memory::import_fd(dev(), *fd, page());
   ASSERT_TRUE(imported) << imported.error().message();
   EXPECT_TRUE(imported->imported());
-  *fd = owned_fd();
+  *fd = exported_fd();
   EXPECT_EQ(dev().space().stats().physical.bytes(), 2 * page());
   auto adopted = pool->adopt(std::move(*imported));
   ASSERT_TRUE(adopted) << adopted.error().message();

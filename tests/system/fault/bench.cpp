@@ -160,7 +160,7 @@ void bench::let_go() {
   for (tracked *t : {&a, &b, &c}) t->buffer.reset();
   pages.clear();
   memory.reset();
-  fd = owned_fd();
+  fd = exported_fd();
   idle = fence();
   blocker.reset();
   s.reset();
