@@ -55,15 +55,15 @@ struct success final : status {
       !watch_.in_child()) [[likely]] {
     if (arena *const a = streams_.of(s)) [[likely]] {
       const block_request r = request_for(bytes, allocation_granule);
-      a->lock.lock();  // std::lock_guard would not be inlined
+      a->lock.lock();
       void *const block = a->stream == s ? a->reuse(r) : nullptr;
       if (block == nullptr) [[unlikely]]
-        return allocate_slow(bytes, s, options, a);
+        return allocate_refused(bytes, s, options, *a);
       a->lock.unlock();
       return block;
     }
   }
-  return allocate_slow(bytes, s, options, nullptr);
+  return allocate_slow(bytes, s, options);
 }
 
 [[gnu::always_inline]] inline status allocator_core::free(void *block,
@@ -76,7 +76,7 @@ struct success final : status {
     if (!watch_.in_child()) [[likely]] {
       arena::free_outcome outcome = arena::free_outcome::needs_event;
       {
-        const std::lock_guard lock(a->lock);
+        const lock_guard lock(a->lock);
         if (!last_used_on || a->serves(*last_used_on)) outcome = a->free(address);
       }
       if (outcome == arena::free_outcome::done) [[likely]]
@@ -239,7 +239,8 @@ const stillmap::device &caching_allocator::device() const {
 allocator_core::allocator_core(stillmap::device d, std::shared_ptr<page_pool> pages,
                                std::vector<access_grant> access, caching_allocator_options options,
                                std::shared_ptr<trace_recorder> recorder)
-    : limit(options.limit),
+    : history(options.observer),
+      limit(options.limit),
       soft_limit(options.soft_limit),
       device_(std::move(d)),
       pages_(std::move(pages)),
@@ -248,7 +249,6 @@ allocator_core::allocator_core(stillmap::device d, std::shared_ptr<page_pool> pa
       options_(std::move(options)),
       recorder_(std::move(recorder)),
       next_hint_(options_.hint) {
-  history.watch(options_.observer);
   if (recorder_) history.notify_requests();
 }
 
@@ -257,24 +257,29 @@ allocator_core::~allocator_core() {
   unmap_everything();
 }
 
-// Every request that the fast path does not serve. Not inlined: it would cost the fast path
-// registers. `locked`: the arena whose fast path, which serves alignment to the granule alone, refused
-// the request, still locked; or nullptr.
+// The functions for what the fast path does not serve are not inlined: they would cost it registers.
+[[gnu::noinline]] result<void *> allocator_core::allocate_refused(std::size_t bytes, stream_ref s,
+                                                                  const allocate_options &options,
+                                                                  arena &refused) noexcept {
+  bool searched = false;
+  {
+    const lock_guard lock(refused.lock, std::adopt_lock);
+    searched = refused.stream == s && refused.searches_before_reclaim();
+    if (searched) {
+      auto block = with_host_memory(allocating, [&]() -> result<void *> {
+        refused.lock.assume_held();
+        return refused.allocate_not_reused(request_for(bytes, allocation_granule));
+      });
+      if (!block || *block != nullptr) return block;
+    }
+  }
+  return allocate_slow(bytes, s, options, searched);
+}
+
 [[gnu::noinline]] result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref s,
                                                                const allocate_options &options,
-                                                               arena *locked) noexcept {
-  return with_host_memory(allocating, [&]() -> result<void *> {
-    bool searched = false;
-    if (locked != nullptr) {
-      const std::lock_guard lock(locked->lock, std::adopt_lock);
-      searched = locked->stream == s && locked->searches_before_reclaim();
-      if (searched) {
-        void *const block = locked->allocate_not_reused(request_for(bytes, allocation_granule));
-        if (block != nullptr) return block;
-      }
-    }
-    return serve(bytes, s, options, searched);
-  });
+                                                               bool searched) noexcept {
+  return with_host_memory(allocating, [&] { return serve(bytes, s, options, searched); });
 }
 
 // `searched`: the arena of the stream has no memory for it.
@@ -299,21 +304,14 @@ allocator_core::~allocator_core() {
   const stream_ref s = thread_stream::key_of(named);
   const block_request r = request_for(bytes, options.alignment);
   result<void *> block = nullptr;
-  arena *a = streams_.of(s);
+  arena *const a = streams_.of(s);
   bool pending = false;
   if (a != nullptr) {
-    const std::lock_guard lock(a->lock);
+    const lock_guard lock(a->lock);
     pending = a->counted().pending_free != 0;
     if (a->stream == s && !searched && a->searches_before_reclaim()) block = a->allocate(r);
   }
-  if (*block == nullptr) {
-    std::unique_lock growing(growth_mutex_);
-    a = &arena_for(s);  // a private pool may serve the stream by now
-    if (pending) {
-      STILLMAP_ASSIGN_OR_RETURN(block, allocate_after_reclaim(*a, r));
-    }
-    if (*block == nullptr) block = grow(*a, r, pending, growing);
-  }
+  if (*block == nullptr) block = grow(s, r, pending);
   if (block && options.zero) {
     STILLMAP_RETURN_IF_ERROR(zero(*block, bytes, named));
   }
@@ -330,7 +328,7 @@ status allocator_core::free_slow(void *block, std::optional<stream_ref> last_use
     pending_block *pending = nullptr;
     const status begun = with_host_memory("caching_allocator::free", [&]() -> status {
       if (last_used_on) last_used_on = thread_stream::key_of(*last_used_on);
-      const std::lock_guard lock(a->lock);
+      const lock_guard lock(a->lock);
       if (!last_used_on || a->serves(*last_used_on) || a->record_use(address, *last_used_on)) {
         outcome = a->free(address);
       }
@@ -340,7 +338,7 @@ status allocator_core::free_slow(void *block, std::optional<stream_ref> last_use
     if (!begun) return begun;
     if (pending != nullptr) {
       record_uses(*pending);
-      const std::lock_guard lock(a->lock);
+      const lock_guard lock(a->lock);
       a->deferred.push_back(*pending);
     }
   }
@@ -357,7 +355,7 @@ status allocator_core::record_use(void *block, stream_ref s) {
   if (watch_.in_child()) return forked_error("caching_allocator::record_use");
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   if (arena *const a = addresses_.at(address)) {
-    const std::lock_guard lock(a->lock);
+    const lock_guard lock(a->lock);
     if (a->record_use(address, thread_stream::key_of(s))) {
       if (recorder_) recorder_->used(block, device_.ordinal(), s);
       return {};

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "stillmap/allocators/internal/quota_file.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
@@ -40,8 +40,9 @@ class shared_quota::ledger {
   status open(std::uint64_t limit) {
     constexpr const char *op = "shared_quota::open";
     STILLMAP_RETURN_IF_ERROR(file_.open(path_.c_str(), only_own_, op));
-    const ledger_lock locked(*this, op);
-    STILLMAP_RETURN_IF_ERROR(locked.outcome());
+    const lock_guard threads(mutex_);
+    STILLMAP_RETURN_IF_ERROR(lock_ledger(op));
+    const ledger_lock locked(file_);
     // A file without contents is new, unless participants use it.
     const bool in_use = file_.is_any_slot_locked();
     if (!in_use) STILLMAP_RETURN_IF_ERROR(file_.allocate(op));
@@ -64,8 +65,10 @@ class shared_quota::ledger {
 
   status reserve(std::uint64_t bytes) {
     constexpr const char *op = "shared_quota::reserve";
-    const ledger_lock locked(*this, op);
-    STILLMAP_RETURN_IF_ERROR(locked.outcome());
+    STILLMAP_RETURN_IF_ERROR(check_not_forked(op));
+    const lock_guard threads(mutex_);
+    STILLMAP_RETURN_IF_ERROR(lock_ledger(op));
+    const ledger_lock locked(file_);
     STILLMAP_RETURN_IF_ERROR(read(op));
     std::uint64_t left = room();
     if (left < bytes) {
@@ -83,8 +86,8 @@ class shared_quota::ledger {
   // writes this slot while this one lives.
   status release(std::uint64_t bytes) {
     constexpr const char *op = "shared_quota::release";
-    if (!file_.is_open()) return forked(op);
-    const std::lock_guard threads(mutex_);
+    STILLMAP_RETURN_IF_ERROR(check_not_forked(op));
+    const lock_guard threads(mutex_);
     if (bytes > own_.reserved) {
       return make_error(errc::invalid_argument, op,
                         "the bytes exceed this participant's reservation", bytes, own_.reserved,
@@ -99,8 +102,10 @@ class shared_quota::ledger {
   status set_limit(std::uint64_t bytes) {
     constexpr const char *op = "shared_quota::set_limit";
     if (bytes == 0) return make_error(errc::invalid_argument, op, "the limit must not be 0");
-    const ledger_lock locked(*this, op);
-    STILLMAP_RETURN_IF_ERROR(locked.outcome());
+    STILLMAP_RETURN_IF_ERROR(check_not_forked(op));
+    const lock_guard threads(mutex_);
+    STILLMAP_RETURN_IF_ERROR(lock_ledger(op));
+    const ledger_lock locked(file_);
     STILLMAP_RETURN_IF_ERROR(read(op));
     table_.header.limit = bytes;
     return file_.write_header(table_.header, op);
@@ -108,8 +113,10 @@ class shared_quota::ledger {
 
   result<quota_stats> stats() {
     constexpr const char *op = "shared_quota::stats";
-    const ledger_lock locked(*this, op);
-    STILLMAP_RETURN_IF_ERROR(locked.outcome());
+    STILLMAP_RETURN_IF_ERROR(check_not_forked(op));
+    const lock_guard threads(mutex_);
+    STILLMAP_RETURN_IF_ERROR(lock_ledger(op));
+    const ledger_lock locked(file_);
     STILLMAP_RETURN_IF_ERROR(read(op));
     STILLMAP_RETURN_IF_ERROR(reclaim_dead_participants(op));
     quota_stats out;
@@ -131,45 +138,44 @@ class shared_quota::ledger {
   }
 
  private:
-  // Holds the lock of the ledger, and the mutex.
+  using clock = std::chrono::steady_clock;
+
+  // Of the ledger's lock, which lock_ledger() took.
   class ledger_lock {
    public:
-    ledger_lock(ledger &l, const char *op) : ledger_(l), outcome_(l.lock(op)) {}
-    ~ledger_lock() {
-      if (!outcome_) return;
-      ledger_.file_.unlock_ledger();
-      ledger_.mutex_.unlock();
-    }
+    explicit ledger_lock(const quota_file &file) : file_(file) {}
+    ~ledger_lock() { file_.unlock_ledger(); }
     ledger_lock(const ledger_lock &) = delete;
-    const status &outcome() const { return outcome_; }
 
    private:
-    ledger &ledger_;
-    const status outcome_;
+    const quota_file &file_;
   };
 
   // A stopped process keeps its locks, and no wait for one has a timeout: tries again and again. Lets
   // go of the mutex meanwhile, so that threads that release wait for nobody.
-  status lock(const char *op) {
-    using clock = std::chrono::steady_clock;
-    if (!file_.is_open()) return forked(op);
+  status lock_ledger(const char *op) STILLMAP_REQUIRES(mutex_) {
     clock::time_point until{};
-    for (int tries = 0;; ++tries) {
-      mutex_.lock();
-      if (file_.try_lock_ledger()) return {};
-      const int code = errno;
-      mutex_.unlock();
-      if (code != EAGAIN && code != EACCES) {
-        return make_system_error(code, op, "the ledger cannot be locked");
+    for (int tries = 0; !file_.try_lock_ledger(); ++tries) {
+      if (errno != EAGAIN && errno != EACCES) {
+        return make_system_error(errno, op, "the ledger cannot be locked");
       }
       if (tries == 0) until = clock::now() + lock_timeout;
-      if (clock::now() >= until) return held_too_long(op);
-      if (tries < 64) {
-        ::sched_yield();
-      } else {
-        std::this_thread::sleep_for(std::chrono::microseconds(std::min(tries, 1000)));
-      }
+      mutex_.unlock();
+      const status waited = wait_for_ledger(tries, until, op);
+      mutex_.lock();
+      STILLMAP_RETURN_IF_ERROR(waited);
     }
+    return {};
+  }
+
+  status wait_for_ledger(int tries, clock::time_point until, const char *op) {
+    if (clock::now() >= until) return held_too_long(op);
+    if (tries < 64) {
+      ::sched_yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(std::min(tries, 1000)));
+    }
+    return {};
   }
 
   status held_too_long(const char *op) {
@@ -190,23 +196,23 @@ class shared_quota::ledger {
     });
   }
 
-  // The functions below require both locks, write_own() the mutex only.
+  // The functions below require the ledger's lock, too, except write_own().
 
   // Reads the ledger, and finds out whether it is still the one that this participant has joined.
-  status read(const char *op) {
+  status read(const char *op) STILLMAP_REQUIRES(mutex_) {
     STILLMAP_RETURN_IF_ERROR(file_.read(table_, op));
     const bool same = table_.header.magic != 0 && slot_ < table_.header.used;
     return same && table_.slots[slot_] == own_ ? status() : truncated(op);
   }
 
-  std::uint64_t room() const {
+  std::uint64_t room() const STILLMAP_REQUIRES(mutex_) {
     std::uint64_t sum = 0;
     for (const quota_slot &s : table_.used()) sum += s.reserved;
     const std::uint64_t limit = table_.header.limit;
     return limit > sum ? limit - sum : 0;
   }
 
-  status reclaim_dead_participants(const char *op) {
+  status reclaim_dead_participants(const char *op) STILLMAP_REQUIRES(mutex_) {
     for (std::size_t i = 0; i < table_.header.used; ++i) {
       quota_slot &s = table_.slots[i];
       if (s == quota_slot() || i == slot_ || file_.is_slot_locked(i)) continue;
@@ -216,7 +222,7 @@ class shared_quota::ledger {
     return {};
   }
 
-  status take_slot(const char *op) {
+  status take_slot(const char *op) STILLMAP_REQUIRES(mutex_) {
     for (slot_ = 0; slot_ < max_participants; ++slot_) {
       // A slot is free if its lock can be taken, whatever its last owner left in it.
       if (!file_.try_lock_slot(slot_)) continue;
@@ -232,14 +238,16 @@ class shared_quota::ledger {
                       max_participants, max_participants, error_unit::items);
   }
 
-  status write_own(std::uint64_t reserved, const char *op) {
+  status write_own(std::uint64_t reserved, const char *op) STILLMAP_REQUIRES(mutex_) {
     const auto now = quota_slot::of(reserved, process_);
     STILLMAP_RETURN_IF_ERROR(file_.write_slot(slot_, now, op));
     own_ = now;
     return {};
   }
 
-  static status forked(const char *op) {
+  // Before the mutex is locked, which a thread of the parent may have held at the fork.
+  status check_not_forked(const char *op) const {
+    if (file_.is_open()) return {};
     return make_error(errc::not_supported, op, "the process is a forked child of the participant");
   }
   static status truncated(const char *op) {
@@ -252,12 +260,11 @@ class shared_quota::ledger {
   const bool only_own_;
   quota_file file_;
   const std::uint32_t process_ = static_cast<std::uint32_t>(getpid());
-  std::mutex mutex_;  // record locks do not exclude threads of one process
-  // What the mutex protects:
-  std::size_t slot_ = 0;
-  bool joined_ = false;
-  quota_slot own_;  // as last written
-  quota_table table_;
+  mutex mutex_;  // record locks do not exclude threads of one process
+  std::size_t slot_ STILLMAP_GUARDED_BY(mutex_) = 0;
+  bool joined_ STILLMAP_GUARDED_BY(mutex_) = false;
+  quota_slot own_ STILLMAP_GUARDED_BY(mutex_);  // as last written
+  quota_table table_ STILLMAP_GUARDED_BY(mutex_);
 };
 
 shared_quota::shared_quota(std::unique_ptr<ledger> l) : ledger_(std::move(l)) {}

@@ -27,7 +27,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <stdexcept>
@@ -36,6 +35,7 @@
 
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/allocators/cccl/versioned_namespace.h"
+#include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap::cccl {
 inline namespace STILLMAP_CCCL_NAMESPACE {
@@ -87,7 +87,7 @@ class resource_state {
 
   // The stream of memory that is for all streams; nothing else is queued on it.
   result<const stream *> own_stream() {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     if (!stream_) {
       auto made = stream::create(allocator_->device());
       if (!made) return tl::unexpected(made.error());
@@ -99,8 +99,8 @@ class resource_state {
  private:
   // Destroyed after the stream.
   const std::shared_ptr<caching_allocator> allocator_;
-  std::mutex mutex_;
-  std::optional<stream> stream_;
+  mutex mutex_;
+  std::optional<stream> stream_ STILLMAP_GUARDED_BY(mutex_);
 };
 
 // Satisfies cuda::mr::resource (async_resource in CCCL 3.0 and before) with device_accessible, so it

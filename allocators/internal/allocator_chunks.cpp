@@ -49,7 +49,7 @@ result<extent *> allocator_core::extend_by_chunk(arena &a, const block_request &
 
   try {
     addresses_.expect(got->range);
-    const std::lock_guard lock(a.lock);
+    const lock_guard lock(a.lock);
     a.add_chunk(*got, a.zone_of(r.bytes));
     addresses_.add(got->range, &a);
   } catch (const std::bad_alloc &) {
@@ -60,7 +60,7 @@ result<extent *> allocator_core::extend_by_chunk(arena &a, const block_request &
   created_ += got->range.bytes / page();
   extent *block = nullptr;
   {
-    const std::lock_guard lock(a.lock);
+    const lock_guard lock(a.lock);
     block = a.extents.place(r.bytes, r.alignment, a.zone_of(r.bytes));
   }
   note_peaks(live() + bytes);
@@ -153,7 +153,7 @@ std::size_t allocator_core::release_chunks(const char *op, std::size_t bytes, bo
   for (const auto &a : arenas_) {
     if (given >= bytes) return given;
     {
-      const std::lock_guard lock(a->lock);
+      const lock_guard lock(a->lock);
       if (a->unused_chunk_bytes() == 0) continue;
     }
     if (is_idle(*a)) {
@@ -173,13 +173,14 @@ std::size_t allocator_core::release_chunks_of(const char *op, arena &a, std::siz
                                               status &outcome) {
   std::vector<arena::chunk> going;
   {
-    const std::lock_guard lock(a.lock);
+    const lock_guard lock(a.lock);
     going = a.take_chunks(bytes);
   }
   if (going.empty()) return 0;
   // cuMemFree waits for some streams only. The last use of every freed block is queued already, so
   // that an event recorded now is behind all of them.
   const status idle = with_host_memory(op, [&]() -> status {
+    assume_growing();
     STILLMAP_ASSIGN_OR_RETURN(fence after, fence_after(a));
     if (const auto past = has_passed(after, true); !past) return tl::unexpected(past.error());
     return {};
@@ -187,7 +188,7 @@ std::size_t allocator_core::release_chunks_of(const char *op, arena &a, std::siz
   std::size_t given = 0;
   for (const arena::chunk &c : going) {
     const status gone = idle ? free_chunk(a, c) : idle;
-    const std::lock_guard lock(a.lock);
+    const lock_guard lock(a.lock);
     if (gone) {
       a.remove(c);
       given += c.allocated.bytes;
@@ -202,7 +203,10 @@ std::size_t allocator_core::release_chunks_of(const char *op, arena &a, std::siz
 result<std::size_t> allocator_core::trim_chunks(const char *op, std::size_t keep) {
   reclaim(waiting_for::destroyed_streams);
   std::size_t unused = 0;
-  each_arena([&](arena &a) { unused += a.unused_chunk_bytes(); });
+  for (const auto &a : arenas_) {
+    const lock_guard lock(a->lock);
+    unused += a->unused_chunk_bytes();
+  }
   if (unused <= keep) return std::size_t{0};
   status outcome;
   const std::size_t given = release_chunks(op, unused - keep, true, outcome);
@@ -214,6 +218,7 @@ result<std::size_t> allocator_core::trim_chunks(const char *op, std::size_t keep
 void allocator_core::free_all_chunks() noexcept {
   const context_guard guard(device_.driver(), device_.context());
   for (const auto &a : arenas_) {
+    a->lock.assume_held();  // no other thread uses the allocator any more
     for (const arena::chunk &c : a->chunks) {
       const status s = guard.entered() ? free_chunk(*a, c) : guard.entered();
       if (s) continue;
@@ -245,7 +250,8 @@ status allocator_core::check_no_capture(const char *op) const {
   };
   if (status s = ask({}); !s) return s;
   for (const auto &a : arenas_) {
-    if (!a->ended) STILLMAP_RETURN_IF_ERROR(ask(thread_stream::handle_of(a->stream)));
+    const arena::facts now = a->now();
+    if (!now.ended) STILLMAP_RETURN_IF_ERROR(ask(thread_stream::handle_of(now.stream)));
   }
   return {};
 }

@@ -60,27 +60,24 @@ bool is_out_of_memory(const error &e) {
 
 // ---- levels of effort ----
 
-// `reclaimed`: the arena's pending frees have been.
-result<void *> allocator_core::grow(arena &a, const block_request &r, bool reclaimed,
-                                    std::unique_lock<std::mutex> &growing) {
-  ++growths_;
+// `pending`: the arena of the stream had pending blocks. Between two attempts no lock is held, and the
+// program may release memory.
+result<void *> allocator_core::grow(stream_ref s, const block_request &r, bool pending) {
   // Fails before creating every page that the device has.
   if (r.bytes > device_.total_memory().bytes()) {
+    ++growths_;
     ++failed_;
     return make_error(errc::out_of_memory, "caching_allocator::allocate",
                       "the request is larger than the device's memory", r.bytes - r.slack,
                       device_.total_memory().bytes(), error_unit::bytes);
   }
   for (int round = 0;; ++round) {
-    auto found = find_memory(a, r, reclaimed && round == 0);
+    auto found = grow_once(s, r, round == 0, pending);
     if (found || !is_device_short(found.error())) return found;
-    bool again = false;
-    if (options_.on_out_of_memory && round != callback_rounds) {
-      growing.unlock();
-      again = options_.on_out_of_memory(static_cast<std::size_t>(r.bytes));
-      growing.lock();
+    if (options_.on_out_of_memory && round != callback_rounds &&
+        options_.on_out_of_memory(static_cast<std::size_t>(r.bytes))) {
+      continue;
     }
-    if (again) continue;
     ++failed_;
     // The error of the last attempt, which named the pages that were missing, or those of a slab.
     found.error().operation = "caching_allocator::allocate";
@@ -89,14 +86,29 @@ result<void *> allocator_core::grow(arena &a, const block_request &r, bool recla
   }
 }
 
+result<void *> allocator_core::grow_once(stream_ref s, const block_request &r, bool first,
+                                         bool pending) {
+  const lock_guard growing(growth_mutex_);
+  arena &a = arena_for(s);  // a private pool may serve the stream by now
+  const bool reclaims = first && pending;
+  if (reclaims) {
+    STILLMAP_ASSIGN_OR_RETURN(void *const block, allocate_after_reclaim(a, r));
+    if (block != nullptr) return block;
+  }
+  if (first) ++growths_;
+  return find_memory(a, r, reclaims);
+}
+
+// `reclaimed`: the arena's pending frees have been.
 result<void *> allocator_core::find_memory(arena &a, const block_request &r, bool reclaimed) {
   const auto try_free = [&](bool whole, search_in where) {
-    const std::lock_guard lock(a.lock);
+    const lock_guard lock(a.lock);
     return a.allocate_best_fit(r, whole, where);
   };
-  const auto try_growing = [&](effort level, bool whole) -> result<void *> {
+  const auto try_growing = [&](effort level, bool whole)
+                               STILLMAP_REQUIRES(growth_mutex_) -> result<void *> {
     STILLMAP_ASSIGN_OR_RETURN(extent *const s, extend(a, whole ? r : arena::growth_for(r), level));
-    const std::lock_guard lock(a.lock);
+    const lock_guard lock(a.lock);
     return r.small() && !whole ? a.enter_slab(s, r) : a.enter(s, r);
   };
 
@@ -134,7 +146,7 @@ result<void *> allocator_core::find_memory(arena &a, const block_request &r, boo
 
 // Packs a program that does not repeat itself and has moved half its memory.
 void allocator_core::choose_placement(arena &a) {
-  const std::lock_guard lock(a.lock);
+  const lock_guard lock(a.lock);
   const std::uint64_t allocations = a.counted().allocations;
   if (allocations - a.halved_at > moved_half_life) {
     a.moved /= 2;
@@ -151,7 +163,7 @@ void allocator_core::choose_placement(arena &a) {
 // the free addresses.
 void allocator_core::drop_aliases_if_fragmented(arena &a) {
   {
-    const std::lock_guard lock(a.lock);
+    const lock_guard lock(a.lock);
     const bool trusted =
         a.moved * page() <= few_aliases_from * a.extents.committed_bytes() || !a.pattern.varies();
     std::size_t most = trusted ? max_alias_ratio * a.extents.committed_bytes() + GiB : GiB / 4;
@@ -185,8 +197,9 @@ result<extent *> allocator_core::extend_by_pages(arena &a, const block_request &
     }
   }
   page_supply supply;
-  supply.ordered_by_host = a.pinned || capturing(a);
+  supply.ordered_by_host = a.now().pinned || capturing(a);
   const status s = with_host_memory("caching_allocator::allocate", [&]() -> status {
+    assume_growing();
     STILLMAP_RETURN_IF_ERROR(collect_pages(a, place->missing.bytes / page(), level, supply));
     STILLMAP_RETURN_IF_ERROR(order_after_last_use(a, supply));
     expect_release(a, supply);
@@ -194,7 +207,7 @@ result<extent *> allocator_core::extend_by_pages(arena &a, const block_request &
   });
   if (!s) {
     put_back(supply);
-    const std::lock_guard lock(a.lock);
+    const lock_guard lock(a.lock);
     a.abandon(*place);
     return tl::unexpected<error>(s.error());
   }
@@ -204,7 +217,7 @@ result<extent *> allocator_core::extend_by_pages(arena &a, const block_request &
   created_ += supply.created.size();
   extent *block = nullptr;
   {
-    const std::lock_guard lock(a.lock);
+    const lock_guard lock(a.lock);
     block = a.commit(*place);
     a.moved += supply.moved_pages;
   }
@@ -227,7 +240,7 @@ void allocator_core::pack_if_tight(arena &a, bool created) {
   if (arenas_.size() != 1) return;
   const std::size_t most = ceiling(), needed = live_peak_;
   if (most >= needed + needed / little_more && !is_all_but_full(a, created)) return;
-  const std::lock_guard lock(a.lock);
+  const lock_guard lock(a.lock);
   a.tight = true;
   a.pack();
 }
@@ -236,25 +249,28 @@ bool allocator_core::is_all_but_full(const arena &a, bool created) {
   const std::size_t most = ceiling(), held = committed();
   if (held / little_left < page()) return false;  // parts of a page say little, too
   std::size_t free = 0;
+  bool packed = false;
   {
-    const std::lock_guard lock(a.lock);
+    const lock_guard lock(a.lock);
+    packed = a.packed();
     free = a.extents.free_pages() * page() + static_cast<std::size_t>(a.cached_bytes());
   }
   if (free >= most / little_left) return false;
   std::size_t room = most - std::min(most, held);
   // Others may use the device, too. A loop grows seldom, so that it can be asked.
-  if (created && !a.packed()) {
+  if (created && !packed) {
     if (const auto now = device_.memory()) room = std::min(room, now->free.bytes());
   }
-  const std::size_t part = a.packed() ? 2 * little_left : little_left;
+  const std::size_t part = packed ? 2 * little_left : little_left;
   return free + room < (held + room) / part;
 }
 
 // Memory is short: packs the arenas of programs that are not known to repeat themselves, or all.
 void allocator_core::pack_all(bool repeating_too) {
-  each_arena([&](arena &a) {
-    if (repeating_too || !a.repeats) a.pack();
-  });
+  for (const auto &a : arenas_) {
+    const lock_guard lock(a->lock);
+    if (repeating_too || !a->repeats) a->pack();
+  }
 }
 
 // ---- addresses ----
@@ -263,7 +279,7 @@ std::optional<extent_map::carved_extent> allocator_core::carve(arena &a, const b
                                                                effort level) {
   const auto search =
       level == effort::ordinary ? extent_map::search::quick : extent_map::search::thorough;
-  const std::lock_guard lock(a.lock);
+  const lock_guard lock(a.lock);
   return a.extents.carve(r.bytes, r.alignment, search, a.zone_of(r.bytes));
 }
 
@@ -277,6 +293,7 @@ status allocator_core::reserve_addresses(arena &a, std::size_t bytes, address_zo
   std::size_t generous =
       std::min(2 * device_.total_memory().bytes(), device_.capabilities().largest_reservation / 2);
   if (a.id > arenas_with_ample_addresses || zone == address_zone::small) {
+    const lock_guard lock(a.lock);
     generous = std::min(generous, std::max(a.extents.reserved_bytes(zone), first_reservation));
   }
   const std::size_t wanted = std::max(least, round_up(generous, unit));
@@ -293,7 +310,7 @@ void allocator_core::enter(arena &a, std::shared_ptr<address_block> block, addre
   const virtual_range range = block->range();
   addresses_.expect(range);
   {
-    const std::lock_guard lock(a.lock);
+    const lock_guard lock(a.lock);
     make_room(a.reservations);
     a.extents.add(range, false, zone);
     a.reservations.push_back(std::move(block));
@@ -314,7 +331,7 @@ status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
       std::max(live_peak_.load(), live() + pinned_free_bytes() + pages * page());
   const std::size_t soft =
       std::min(soft_limit.load(),
-               peak + tolerated(peak, arenas_.size(), !a.packed(), moved_bytes(), page()));
+               peak + tolerated(peak, arenas_.size(), !a.now().packed, moved_bytes(), page()));
   const std::size_t most = limit;
   const auto room = [&](std::size_t under) {
     return under > holding ? (under - holding) / page() : std::size_t{0};
@@ -322,7 +339,7 @@ status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
   std::size_t missing = pages;
   const std::size_t freely =
       level == effort::ordinary ? std::min(pages, room(std::min(soft, most))) : 0;
-  const auto take = [&](arena &victim) {
+  const auto take = [&](arena &victim) STILLMAP_REQUIRES(growth_mutex_) {
     if (missing > freely) missing -= take_free_pages(victim, missing - freely, supply);
   };
   // The addresses of the arena's own free pages may be part of a graph.
@@ -354,19 +371,28 @@ status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
 
 std::size_t allocator_core::moved_bytes() const {
   std::uint64_t pages = 0;
-  each_arena([&](const arena &a) { pages += a.moved; });
+  for (const auto &a : arenas_) {
+    const lock_guard lock(a->lock);
+    pages += a->moved;
+  }
   return static_cast<std::size_t>(pages) * page();
 }
 
 std::size_t allocator_core::committed() const {
   std::size_t sum = 0;
-  each_arena([&](const arena &a) { sum += a.extents.committed_bytes(); });
+  for (const auto &a : arenas_) {
+    const lock_guard lock(a->lock);
+    sum += a->extents.committed_bytes();
+  }
   return sum;
 }
 
 std::size_t allocator_core::live() const {
   std::size_t sum = 0;
-  each_arena([&](const arena &a) { sum += static_cast<std::size_t>(a.counted().live); });
+  for (const auto &a : arenas_) {
+    const lock_guard lock(a->lock);
+    sum += static_cast<std::size_t>(a->counted().live);
+  }
   return sum;
 }
 

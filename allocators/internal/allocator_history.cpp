@@ -9,11 +9,12 @@
 namespace stillmap {
 namespace {
 
-history_event about(history_action action, const arena &a, const virtual_range &range) {
+history_event about(history_action action, const arena &a, const virtual_range &range)
+    STILLMAP_EXCLUDES(a.lock) {
   return {.action = action,
           .address = range.begin.value(),
           .bytes = range.bytes,
-          .stream = thread_stream::reported(a.stream)};
+          .stream = thread_stream::reported(a.now().stream)};
 }
 
 }  // namespace
@@ -22,7 +23,7 @@ result<void *> allocator_core::allocate_notified(std::size_t bytes, stream_ref s
                                                  const allocate_options &options) {
   if (history.holds_requests()) return refuse_suspended();
   const call_stack stack = history.capture();
-  const auto block = allocate_slow(bytes, s, options, nullptr);
+  const auto block = allocate_slow(bytes, s, options);
   if (!block) notify_failed(block.error(), bytes, s, stack);
   if (!block || *block == nullptr) return block;
   if (recorder_) recorder_->allocated(this, *block, bytes, device_.ordinal(), s);
@@ -31,7 +32,7 @@ result<void *> allocator_core::allocate_notified(std::size_t bytes, stream_ref s
                   .bytes = bytes,
                   .stream = s};
   if (const arena *const a = addresses_.at(e.address)) {
-    const std::lock_guard lock(a->lock);
+    const lock_guard lock(a->lock);
     e.usable = a->usable_size(e.address);
   }
   history.push(e, &stack);
@@ -63,7 +64,7 @@ status allocator_core::free_notified(void *block, std::optional<stream_ref> last
   if (a == nullptr) return free_slow(block, last_used_on);
   if (last_used_on) {  // all that can fail comes before the records
     const status used = with_host_memory("caching_allocator::free", [&]() -> status {
-      const std::lock_guard lock(a->lock);
+      const lock_guard lock(a->lock);
       a->record_use(address, thread_stream::key_of(*last_used_on));
       return {};
     });
@@ -76,7 +77,7 @@ status allocator_core::free_notified(void *block, std::optional<stream_ref> last
   const call_stack stack = history.capture();
   arena::block_facts known;
   {
-    const std::lock_guard lock(a->lock);
+    const lock_guard lock(a->lock);
     known = a->facts_of(address);
   }
   if (known.usable != 0) {
@@ -122,12 +123,11 @@ void allocator_core::notify_free_completed(const arena &a, std::uint64_t address
                 .stream = thread_stream::reported(a.stream)});
 }
 
-// Requires: growth_mutex_, and that the taken extents have not been merged yet.
 void allocator_core::notify_grown(const arena &a, const extent_map::carved_extent &place,
                                   const page_supply &supply) {
   if (!history.enabled()) return;
   history_event e;
-  e.stream = thread_stream::reported(a.stream);
+  e.stream = thread_stream::reported(a.now().stream);
   e.address = place.missing.begin.value();
   e.action = history_action::page_move;
   for (const taken_pages &t : supply.moved) {

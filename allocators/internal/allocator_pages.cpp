@@ -15,25 +15,26 @@ namespace stillmap {
 // recorded, and nothing changed.
 bool allocator_core::drop_aliases(arena &a) {
   {
-    const std::lock_guard lock(a.lock);
+    const lock_guard lock(a.lock);
     if (a.extents.aliased_bytes() == 0) return true;
   }
   auto after = fence_after(a);
   if (!after) return false;
-  arena::unmapping_extents going{{}, std::move(*after)};
-  make_room(a.unmapping);
+  arena_returns::unmapping_extents going{{}, std::move(*after)};
+  std::vector<arena_returns::unmapping_extents> &unmapping = returns_of(a).unmapping;
+  make_room(unmapping);
   {
-    const std::lock_guard lock(a.lock);
+    const lock_guard lock(a.lock);
     a.extents.drop_aliases(going.extents);
   }
   give_up(going.extents, going.idle);
-  a.unmapping.push_back(std::move(going));
+  unmapping.push_back(std::move(going));
   return true;
 }
 
 // Whether another arena may take pages from this one, and would find any. Makes no driver call.
 bool allocator_core::gives_pages(arena &a) const {
-  const std::lock_guard lock(a.lock);
+  const lock_guard lock(a.lock);
   return !a.pinned && (a.extents.free_pages() != 0 || a.cached_bytes() >= page());
 }
 
@@ -42,7 +43,7 @@ std::size_t allocator_core::take_free_pages(arena &victim, std::size_t pages, pa
   std::vector<extent *> &out = supply.moved.emplace_back(taken_pages{.from = &victim}).extents;
   std::size_t got = 0;
   {
-    const std::lock_guard lock(victim.lock);
+    const lock_guard lock(victim.lock);
     got = victim.extents.take_pages(pages, out);
     // Cached blocks are merged if they are large enough to matter.
     if (got < pages && victim.cached_bytes() >= page()) {
@@ -56,8 +57,9 @@ std::size_t allocator_core::take_free_pages(arena &victim, std::size_t pages, pa
 }
 
 status allocator_core::create(arena &a, std::size_t pages, page_supply &supply) {
-  const auto consumer =
-      supply.ordered_by_host ? std::nullopt : std::optional(thread_stream::handle_of(a.stream));
+  const auto consumer = supply.ordered_by_host
+                            ? std::nullopt
+                            : std::optional(thread_stream::handle_of(a.now().stream));
   create_ahead(committed() + (supply.moved_pages + pages) * page());
   status s = pages_->acquire(pages, supply.created, consumer);
   if (!s && options_.create_ahead_bytes != 0) {
@@ -93,13 +95,14 @@ void allocator_core::create_ahead(std::size_t committed) {
 // Orders later work on `a`'s stream behind the work queued on the streams that used the pages last.
 // With ordered_by_host the host waits instead; at effort::ordinary only for streams seen idle.
 status allocator_core::order_after_last_use(arena &a, page_supply &supply) {
+  const stream_ref user = thread_stream::handle_of(a.now().stream);
   for (taken_pages &t : supply.moved) {
     if (t.from == &a && !t.leaves_allocator)
       continue;  // same stream: its order suffices, and the old mapping stays
     STILLMAP_ASSIGN_OR_RETURN(t.idle, fence_after(*t.from));
     if (t.from == &a) continue;
     if (!supply.ordered_by_host) {
-      STILLMAP_RETURN_IF_ERROR(t.idle.make_wait(device_, thread_stream::handle_of(a.stream)));
+      STILLMAP_RETURN_IF_ERROR(t.idle.make_wait(device_, user));
       continue;
     }
     if (const auto past = has_passed(t.idle, true); !past) return tl::unexpected(past.error());
@@ -108,10 +111,10 @@ status allocator_core::order_after_last_use(arena &a, page_supply &supply) {
 }
 
 // The host memory for release_old_mappings, which comes after the last step that can fail.
-void allocator_core::expect_release(arena &a, page_supply &supply) const {
-  a.extents.expect_aliases(supply.moved_pages);
+void allocator_core::expect_release(arena &a, page_supply &supply) {
+  shared_->expect(supply.moved_pages);
   for (taken_pages &t : supply.moved) {
-    if (t.from != &a) make_room(t.from->unmapping, supply.moved.size());
+    if (t.from != &a) make_room(returns_of(*t.from).unmapping, supply.moved.size());
   }
 }
 
@@ -134,7 +137,7 @@ status allocator_core::map(const extent_map::carved_extent &place, page_supply &
 
 void allocator_core::put_back(page_supply &supply) noexcept {
   for (taken_pages &t : supply.moved) {
-    const std::lock_guard lock(t.from->lock);
+    const lock_guard lock(t.from->lock);
     for (extent *s : t.extents) t.from->put_back(s);
   }
 }
@@ -156,7 +159,7 @@ void allocator_core::release_old_mappings(arena &a, const extent_map::carved_ext
   for (taken_pages &t : supply.moved) {
     const bool stay = t.from == &a || lends(*t.from);
     {
-      const arena_locks locks(*t.from, a);
+      const arena_pair_lock locks(*t.from, a);
       for (extent *s : t.extents) {
         const std::uint64_t bytes = s->bytes;
         if (stay) {
@@ -170,7 +173,7 @@ void allocator_core::release_old_mappings(arena &a, const extent_map::carved_ext
     }
     if (stay) continue;
     give_up(t.extents, t.idle);
-    t.from->unmapping.push_back({std::move(t.extents), std::move(t.idle)});
+    returns_of(*t.from).unmapping.push_back({std::move(t.extents), std::move(t.idle)});
   }
 }
 
@@ -178,52 +181,58 @@ void allocator_core::release_old_mappings(arena &a, const extent_map::carved_ext
 
 // Whether pages that leave for another arena stay mapped there.
 bool allocator_core::lends(const arena &a) const {
-  return arenas_.size() <= arena_locks::most && a.lends();
+  if (arenas_.size() > all_arena_locks::most_in_growth) return false;
+  const lock_guard lock(a.lock);
+  return a.lends();
 }
 
 // Memory is short, so that pages will not be created instead.
 void allocator_core::recall_lent_pages() {
-  if (arenas_.size() == 1 || arenas_.size() > arena_locks::most) return;
-  each_arena([](arena &a) { a.recall_lent_pages(true); });
+  if (arenas_.size() == 1 || arenas_.size() > all_arena_locks::most_in_growth) return;
+  for (const auto &a : arenas_) {
+    const lock_guard lock(a->lock);
+    a->recall_lent_pages(true);
+  }
 }
 
 // Returns lent pages to the first placement for the request to which they can return, behind the work
 // that used them. nullptr: there is none before one that needs no such pages.
 void *allocator_core::allocate_at_lent(arena &a, const block_request &r) {
   {
-    const std::lock_guard lock(a.lock);
-    if (arenas_.size() > arena_locks::most) a.recall_lent_pages(false);
+    const lock_guard lock(a.lock);
+    if (arenas_.size() > all_arena_locks::most_in_growth) a.recall_lent_pages(false);
     if (!a.wants_lent(r)) return nullptr;
   }
   if (!capturing(a)) return_lent(a, r);  // a pinned arena has lent none
-  const std::lock_guard lock(a.lock);
+  const lock_guard lock(a.lock);
   return a.allocate_at_placement(r);
 }
 
 void allocator_core::return_lent(arena &a, const block_request &r) {
   std::vector<arena::lent_pages> pages;
   {
-    const arena_locks locks(arenas_);
-    pages = a.find_lent(r, addresses_);
+    const all_arena_locks held(arenas_);
+    pages = a.find_lent(r, addresses_, held);
     if (pages.empty()) return;
-    arena::take_lent(pages);
+    arena::take_lent(pages, held);
   }
-  const auto put_back = [&] {
-    const arena_locks locks(arenas_);
-    arena::put_back_lent(pages);
+  const auto put_back = [&]() STILLMAP_REQUIRES(growth_mutex_) {
+    const all_arena_locks held(arenas_);
+    arena::put_back_lent(pages, held);
   };
   try {
-    std::array<bool, arena_locks::most> ordered{};
+    const stream_ref user = thread_stream::handle_of(a.now().stream);
+    std::array<bool, all_arena_locks::most_in_growth> ordered{};
     for (const arena::lent_pages &p : pages) {
       if (std::exchange(ordered[p.in->id - 1], true)) continue;
       const auto after = fence_after(*p.in);
       // A capture began on that stream: there are other pages.
-      if (!after || !after->make_wait(device_, thread_stream::handle_of(a.stream))) {
+      if (!after || !after->make_wait(device_, user)) {
         return put_back();
       }
     }
-    const arena_locks locks(arenas_);
-    a.recall_lent(pages);
+    const all_arena_locks held(arenas_);
+    a.recall_lent(pages, held);
   } catch (const std::bad_alloc &) {
     put_back();
     throw;

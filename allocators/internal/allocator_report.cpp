@@ -7,7 +7,7 @@
 namespace stillmap {
 namespace {
 
-arena_stats figures_of(const arena &a) {
+arena_stats figures_of(const arena &a) STILLMAP_REQUIRES(a.lock) {
   const arena::counters &n = a.counted();
   arena_stats out;
   out.id = a.id;
@@ -69,11 +69,11 @@ caching_allocator_stats allocator_core::stats() const {
   caching_allocator_stats out;
   std::size_t largest_peak = 0;
   {
-    const std::lock_guard lock(arenas_mutex_);
-    const bool listed = reserve(out.arenas, arenas_.size());
-    // Locks all arenas, so that a page that moves is not counted twice.
-    for (const auto &a : arenas_) a->lock.lock();
-    for (const auto &a : arenas_) {
+    const lock_guard lock(arenas_mutex_);
+    const bool listed = reserve(out.arenas, reported_arenas_.size());
+    const all_arena_locks held(reported_arenas_);  // a page that moves is not counted twice
+    for (const auto &a : reported_arenas_) {
+      held.assume_held(*a);
       const arena_stats figures = figures_of(*a);
       if (listed) out.arenas.push_back(figures);
       out.host_bytes += a->host_bytes();
@@ -81,7 +81,6 @@ caching_allocator_stats allocator_core::stats() const {
       add(out.total, figures);
       largest_peak = std::max(largest_peak, figures.live_peak);
     }
-    for (const auto &a : arenas_) a->lock.unlock();
   }
   out.total.live_peak = std::max({reported_live_peak_.load(), out.total.live, largest_peak});
   out.committed_peak = std::max(reported_committed_peak_.load(), out.total.committed);
@@ -104,27 +103,27 @@ void allocator_core::note_peaks(std::size_t live) {
 }
 
 void allocator_core::reset_peaks() {
-  const std::lock_guard growing(growth_mutex_);
+  const lock_guard growing(growth_mutex_);
   for (const auto &a : arenas_) {
-    const std::lock_guard lock(a->lock);
+    const lock_guard lock(a->lock);
     a->reset_peak();
   }
   reported_live_peak_ = reported_committed_peak_ = 0;
 }
 
 result<heap_map> allocator_core::map() const {
-  const std::lock_guard growing(growth_mutex_);
+  const lock_guard growing(growth_mutex_);
   heap_map out;
   out.page_bytes = page();
   for (const auto &a : arenas_) {
-    const std::lock_guard lock(a->lock);
+    const lock_guard lock(a->lock);
     heap_map::arena &drawn = out.arenas.emplace_back();
     drawn.id = a->id;
     drawn.pool = a->pool;
     drawn.stream = thread_stream::reported(a->stream);
     for (const auto &r : a->reservations) drawn.reserved.push_back(r->range());
     for (const arena::chunk &c : a->chunks) drawn.reserved.push_back(c.range);
-    a->extents.each([&](const extent &s) { a->describe(s, drawn.extents); });
+    a->describe(drawn.extents);
     sort_by_address(drawn);
   }
   if (history.enabled()) history.push({});
@@ -134,7 +133,7 @@ result<heap_map> allocator_core::map() const {
 result<std::size_t> allocator_core::usable_size(const void *block) const {
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   if (const arena *const a = addresses_.at(address)) {
-    const std::lock_guard lock(a->lock);
+    const lock_guard lock(a->lock);
     if (const std::size_t bytes = a->usable_size(address); bytes != 0) return bytes;
   }
   return make_error(errc::invalid_argument, "caching_allocator::usable_size",
@@ -142,24 +141,25 @@ result<std::size_t> allocator_core::usable_size(const void *block) const {
                     error_unit::address);
 }
 
-// Why free memory stayed. `giving`: the arenas that could release pages. Requires growth_mutex_.
+// Why free memory stayed. `giving`: the arenas that could release pages.
 release_report allocator_core::report_release(std::size_t released,
                                               const std::vector<arena *> &giving) {
   release_report out{.released = released};
-  each_arena([&](arena &a) {
-    const arena_stats n = figures_of(a);
+  for (const auto &a : arenas_) {
+    const lock_guard lock(a->lock);
+    const arena_stats n = figures_of(*a);
     const std::size_t free = n.free_whole_pages + n.page_edges + n.cached;
-    if (a.pinned) {
+    if (a->pinned) {
       out.private_pools += free + n.pending_free;
-    } else if (std::find(giving.begin(), giving.end(), &a) == giving.end()) {
+    } else if (std::find(giving.begin(), giving.end(), a.get()) == giving.end()) {
       out.capturing += free + n.pending_free;
     } else {
-      const std::size_t whole = in_chunks() ? a.unused_chunk_bytes() : n.free_whole_pages;
+      const std::size_t whole = in_chunks() ? a->unused_chunk_bytes() : n.free_whole_pages;
       out.kept += whole;
       out.pending_free += n.pending_free;
       out.page_edges += free > whole ? free - whole : 0;
     }
-  });
+  }
   return out;
 }
 

@@ -20,23 +20,27 @@ void allocator_core::reclaim(waiting_for wait, const arena *but_pending_of) noex
 // Frees the pending blocks whose other streams have passed, after it has waited for those of `wait`.
 // What the host has no memory for stays pending.
 void allocator_core::reclaim_pending(arena &a, waiting_for wait) noexcept {
+  pending_frees &waiting = returns_of(a).pending;
   pending_list due;
   {
-    const std::lock_guard lock(a.lock);
+    const lock_guard lock(a.lock);
     due.append(a.deferred);
   }
-  while (!due.empty() && a.pending.add(due.front())) due.pop_front();
+  while (!due.empty() && waiting.add(due.front())) due.pop_front();
   if (!due.empty()) {
-    const std::lock_guard lock(a.lock);
+    const lock_guard lock(a.lock);
     due.append(a.deferred);
     a.deferred.append(due);
   }
-  a.pending.collect([&](stream_use &u) { return has_passed(u, wait); },
-                    [&](const pending_block &b) {
-                      const std::lock_guard lock(a.lock);
-                      notify_free_completed(a, b.address);
-                      a.complete_free(b.address);
-                    });
+  const auto passed = [&](stream_use &u) {
+    assume_growing();
+    return has_passed(u, wait);
+  };
+  waiting.collect(passed, [&](const pending_block &b) {
+    const lock_guard lock(a.lock);
+    notify_free_completed(a, b.address);
+    a.complete_free(b.address);
+  });
 }
 
 // Without it, where a block lies would depend on when memory was last short, and a loop whose blocks
@@ -47,35 +51,39 @@ result<void *> allocator_core::allocate_after_reclaim(arena &a, const block_requ
   const relaxed_capture_mode relaxed(device_.driver());
   STILLMAP_RETURN_IF_ERROR(relaxed.entered());
   reclaim_pending(a, waiting_for::nothing);
-  const std::lock_guard lock(a.lock);
+  const lock_guard lock(a.lock);
   return a.allocate(r);
 }
 
 void allocator_core::reclaim_unmapping(arena &a, bool wait) noexcept {
-  for (arena::unmapping_extents &l : a.unmapping) {
+  std::vector<arena_returns::unmapping_extents> &unmapping = returns_of(a).unmapping;
+  for (arena_returns::unmapping_extents &l : unmapping) {
     const auto past = has_passed(l.idle, wait);
     if (!past || !*past) continue;
     std::erase_if(l.extents, [&](extent *s) {
       const status gone = with_host_memory(
           "caching_allocator::trim", [&] { return device_.space().collect_range(s->range()); });
       if (!gone) return false;
-      const std::lock_guard lock(a.lock);
+      const lock_guard lock(a.lock);
       a.extents.unmapped(s);
       return true;
     });
   }
-  std::erase_if(a.unmapping, [](const arena::unmapping_extents &l) { return l.extents.empty(); });
+  std::erase_if(unmapping, [](const auto &l) { return l.extents.empty(); });
 }
 
 void allocator_core::flush_all() {
-  each_arena([](arena &a) { a.flush(); });
+  for (const auto &a : arenas_) {
+    const lock_guard lock(a->lock);
+    a->flush();
+  }
 }
 
 // ---- releasing pages to the device ----
 
 result<release_report> allocator_core::trim(const char *op, std::size_t keep) {
   if (watch_.in_child()) return forked_error(op);
-  const std::lock_guard growing(growth_mutex_);
+  const lock_guard growing(growth_mutex_);
   const relaxed_capture_mode relaxed(device_.driver());
   STILLMAP_RETURN_IF_ERROR(relaxed.entered());
   end_destroyed_streams();
@@ -89,20 +97,20 @@ result<release_report> allocator_core::trim(const char *op, std::size_t keep) {
   // Pages of private pools stay. No event can be recorded on a capturing stream, so its pages stay
   // too.
   for (const auto &a : arenas_) {
-    if (!a->pinned && !capturing(*a)) giving.push_back(a.get());
+    if (!a->now().pinned && !capturing(*a)) giving.push_back(a.get());
   }
   for (arena *const a : giving) drop_aliases(*a);
   // Where no event could be recorded on the stream.
   std::vector<arena *> aliased;
   for (const auto &a : arenas_) {
-    const std::lock_guard lock(a->lock);
+    const lock_guard lock(a->lock);
     if (a->extents.aliased_bytes() != 0) aliased.push_back(a.get());
   }
   reclaim(waiting_for::destroyed_streams);
   flush_all();
   std::size_t free_pages = 0;
   for (const arena *const a : giving) {
-    const std::lock_guard lock(a->lock);
+    const lock_guard lock(a->lock);
     free_pages += a->extents.free_pages();
   }
   std::size_t surplus = free_pages - std::min(free_pages, keep / page());
@@ -130,7 +138,7 @@ result<release_report> allocator_core::trim(const char *op, std::size_t keep) {
 status allocator_core::retire(const char *op, arena &a, std::size_t pages,
                               const std::vector<arena *> &aliased, std::size_t &bytes) {
   const auto has_aliases = [&](const arena *other) {
-    const std::lock_guard lock(other->lock);
+    const arena_pair_lock locks(*other, a);
     return other == &a || other->extents.has_aliases_of(a.extents);
   };
   if (std::any_of(aliased.begin(), aliased.end(), has_aliases)) {
@@ -138,9 +146,10 @@ status allocator_core::retire(const char *op, arena &a, std::size_t pages,
   }
   page_supply supply;
   const status ready = with_host_memory(op, [&]() -> status {
+    assume_growing();
     if (take_free_pages(a, pages, supply) == 0) return {};
     supply.moved.front().leaves_allocator = true;
-    make_room(a.unmapping);
+    make_room(returns_of(a).unmapping);
     return order_after_last_use(a, supply);
   });
   if (!ready) {
@@ -156,7 +165,7 @@ status allocator_core::retire(const char *op, arena &a, std::size_t pages,
       });
       if (gone) {
         {
-          const std::lock_guard lock(a.lock);
+          const lock_guard lock(a.lock);
           a.extents.leave(*s);
         }
         bytes += static_cast<std::size_t>(s->bytes);
@@ -165,11 +174,12 @@ status allocator_core::retire(const char *op, arena &a, std::size_t pages,
         return false;
       }
       outcome = gone;
-      const std::lock_guard lock(a.lock);
+      const lock_guard lock(a.lock);
       a.put_back(s);
       return true;
     });
-    if (!t.extents.empty()) a.unmapping.push_back({std::move(t.extents), std::move(t.idle)});
+    if (t.extents.empty()) continue;
+    returns_of(a).unmapping.push_back({std::move(t.extents), std::move(t.idle)});
   }
   return outcome;
 }
@@ -183,11 +193,13 @@ status allocator_core::wait_for_device() const {
 }
 
 void allocator_core::unmap_everything() noexcept {
-  const std::lock_guard growing(growth_mutex_);
+  const lock_guard growing(growth_mutex_);
   bool any = false;
-  for (const auto &a : arenas_)
+  for (const auto &a : arenas_) {
+    const lock_guard lock(a->lock);
     any = any || a->extents.committed_bytes() != 0 || a->extents.aliased_bytes() != 0 ||
-          !a->unmapping.empty();
+          !returns_of(*a).unmapping.empty();
+  }
   if (!any) return;
   const relaxed_capture_mode relaxed(device_.driver());
   report_if_failed(relaxed.entered());
@@ -195,6 +207,7 @@ void allocator_core::unmap_everything() noexcept {
   if (in_chunks()) return free_all_chunks();
   for (const auto &a : arenas_) {
     reclaim_unmapping(*a, true);
+    a->lock.assume_held();  // no other thread uses the allocator any more
     for (const auto &block : a->reservations) {
       report_if_failed(device_.space().unmap(block->range()));
     }

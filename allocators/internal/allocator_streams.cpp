@@ -25,7 +25,7 @@ bool says_destroyed(const error &e) {
 
 }  // namespace
 
-// ---- arenas of streams; all require growth_mutex_ ----
+// ---- arenas of streams ----
 
 arena &allocator_core::arena_for(stream_ref s) {
   if (arena *const a = streams_.of(s)) return *a;
@@ -42,27 +42,32 @@ arena &allocator_core::arena_for(stream_ref s) {
 }
 
 arena &allocator_core::make_arena(stream_ref s) {
-  auto made = std::make_unique<arena>(arenas_.size() + 1, s, page(), true, in_chunks(), shared_);
-  made->history = &history;
+  const auto made =
+      std::make_shared<arena>(arenas_.size() + 1, s, page(), true, in_chunks(), shared_, &history);
+  returns_.resize(arenas_.size() + 1);
+  make_room(arenas_);
   {
-    const std::lock_guard lock(arenas_mutex_);
-    arenas_.push_back(std::move(made));
+    const lock_guard lock(arenas_mutex_);
+    reported_arenas_.push_back(made);
   }
-  return *arenas_.back();
+  arenas_.push_back(made);
+  return *made;
 }
 
 // Lets the arena of an ended stream, with its memory, serve `s`.
 bool allocator_core::adopt(arena &a, stream_ref s) {
-  if (!a.ended || a.pinned) return false;
-  if (const auto passed = a.last_work.passed(); !passed || !*passed) {
-    if (capturing(s) || !a.last_work.make_wait(device_, thread_stream::handle_of(s))) return false;
+  const arena::facts now = a.now();
+  if (!now.ended || now.pinned) return false;
+  fence &last_work = returns_of(a).last_work;
+  if (const auto passed = last_work.passed(); !passed || !*passed) {
+    if (capturing(s) || !last_work.make_wait(device_, thread_stream::handle_of(s))) return false;
   }
+  last_work = {};
   {
-    const std::lock_guard lock(a.lock);
+    const lock_guard lock(a.lock);
     a.stream = s;
     a.pool = 0;
     a.ended = false;
-    a.last_work = {};
   }
   streams_.serve(s, &a);
   return true;
@@ -70,24 +75,25 @@ bool allocator_core::adopt(arena &a, stream_ref s) {
 
 // No work is queued on the arena's stream any more. `last_work` is behind all of it.
 void allocator_core::end(arena &a, fence last_work) noexcept {
-  if (streams_.of(a.stream) == &a) streams_.serve(a.stream, nullptr);
-  const std::lock_guard lock(a.lock);
+  const stream_ref s = a.now().stream;
+  if (streams_.of(s) == &a) streams_.serve(s, nullptr);
+  returns_of(a).last_work = std::move(last_work);
+  const lock_guard lock(a.lock);
   a.ended = true;
-  a.last_work = std::move(last_work);
 }
 
 status allocator_core::forget_stream(stream_ref named) {
   constexpr const char *op = "caching_allocator::forget_stream";
   if (watch_.in_child()) return forked_error(op);
   const stream_ref s = thread_stream::key_of(named);
-  const std::lock_guard growing(growth_mutex_);
+  const lock_guard growing(growth_mutex_);
   if (const private_pools::pool *const pool = pools_.serving(s)) {
     return make_error(errc::busy, op, "the stream allocates to a private pool", pool->id);
   }
-  const auto knows_stream = [&](const auto &a) {
-    if (a->serves(s) || a->pending.has_uses_on(s)) return true;
-    const std::lock_guard lock(a->lock);
-    return a->has_uses_on(s);
+  const auto knows_stream = [&](const std::shared_ptr<arena> &a) STILLMAP_REQUIRES(growth_mutex_) {
+    if (returns_of(*a).pending.has_uses_on(s)) return true;
+    const lock_guard lock(a->lock);
+    return a->serves(s) || a->has_uses_on(s);
   };
   bool known = std::any_of(arenas_.begin(), arenas_.end(), knows_stream);
   pools_.each_use([&](const stream_use &u) { known = known || u.is_on(s); });
@@ -102,13 +108,13 @@ status allocator_core::forget_stream(stream_ref named) {
   if (!last_work) return tl::unexpected<error>(last_work.error());
   std::vector<std::pair<arena *, fence>> ending;
   for (const auto &a : arenas_) {
-    if (a->serves(s)) ending.emplace_back(a.get(), *last_work);
+    if (a->now().serves(s)) ending.emplace_back(a.get(), *last_work);
   }
   for (auto &[a, after] : ending) end(*a, std::move(after));
   const std::uint64_t number = ++recorded_uses_;
   for (const auto &a : arenas_) {
-    a->pending.forget(s, number, *last_work);
-    const std::lock_guard lock(a->lock);
+    returns_of(*a).pending.forget(s, number, *last_work);
+    const lock_guard lock(a->lock);
     a->forget_uses(s, number, *last_work);
   }
   pools_.each_use([&](stream_use &u) {
@@ -128,10 +134,11 @@ void allocator_core::end_destroyed_streams() {
     const context_guard guard(device_.driver(), device_.context());
     if (!guard.entered()) return;
     for (const auto &a : arenas_) {
-      if (a->ended) continue;
-      const stream_ref handle = thread_stream::handle_of(a->stream);
+      const arena::facts now = a->now();
+      if (now.ended) continue;
+      const stream_ref handle = thread_stream::handle_of(now.stream);
       const auto answer = device_.driver().stream_capturing(handle.get());
-      if (thread_stream::thread_ended(a->stream) || (!answer && says_destroyed(answer.error()))) {
+      if (thread_stream::thread_ended(now.stream) || (!answer && says_destroyed(answer.error()))) {
         destroyed.push_back(a.get());
       } else {
         quiet = quiet && answer && !*answer;
@@ -147,9 +154,10 @@ void allocator_core::end_destroyed_streams() {
 // ---- what a stream does ----
 
 // Fails where no event can be recorded. Throws std::bad_alloc without host memory.
-result<fence> allocator_core::fence_after(const arena &a) const {
-  if (a.ended) return a.last_work;
-  auto after = fence::after(device_, thread_stream::handle_of(a.stream));
+result<fence> allocator_core::fence_after(const arena &a) {
+  const arena::facts now = a.now();
+  if (now.ended) return returns_of(a).last_work;
+  auto after = fence::after(device_, thread_stream::handle_of(now.stream));
   if (!after && after.error().code == std::errc::not_enough_memory) throw std::bad_alloc();
   return after;
 }
@@ -162,19 +170,21 @@ bool allocator_core::capturing(stream_ref s) const {
   return !answer || *answer;
 }
 bool allocator_core::capturing(const arena &a) const {
-  return !a.ended && capturing(a.stream);
+  const arena::facts now = a.now();
+  return !now.ended && capturing(now.stream);
 }
 
 // Whether the arena's stream is idle, so that its pages move without a wait.
 bool allocator_core::is_idle(arena &a) {
-  if (a.ended) {
-    const auto passed = a.last_work.passed();
+  const arena::facts now = a.now();
+  if (now.ended) {
+    const auto passed = returns_of(a).last_work.passed();
     return passed && *passed;
   }
-  if (thread_stream::of_another_thread(a.stream)) return false;
+  if (thread_stream::of_another_thread(now.stream)) return false;
   // Not by a query of the stream, which would invalidate a capture that another thread begins there
   // meanwhile: an event tells whether it became part of one.
-  auto queued = fence::after_for_retry(device_, thread_stream::handle_of(a.stream));
+  auto queued = fence::after_for_retry(device_, thread_stream::handle_of(now.stream));
   if (!queued) return false;
   const auto passed = queued->passed();
   return passed && *passed;

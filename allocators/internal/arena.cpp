@@ -212,7 +212,7 @@ extent *arena::perform_recalls(extent *first, std::uint64_t begin) {
     last = extents.recall(r.alias, pages, last, r.at);
     if (!first->contains(begin)) first = last;
     counters_.recalled += pages;
-    if (history != nullptr && history->enabled()) notify_recalled(r.alias, r.owner, r.bytes);
+    if (history_ != nullptr && history_->enabled()) notify_recalled(r.alias, r.owner, r.bytes);
   }
   wake(want_recall_);
   return extents.at(begin, first);
@@ -402,7 +402,12 @@ void arena::dissolve(extent &memory) {
 }
 
 void arena::flush() {
-  if (cached_bytes_ != 0) placements_.each_cached([&](extent &s) { evict(s); });
+  if (cached_bytes_ != 0) {
+    placements_.each_cached([&](extent &s) {
+      lock.assume_held();
+      evict(s);
+    });
+  }
   if (!empty_slabs_) return;
   empty_slabs_ = false;
   for (std::size_t bytes = allocation_granule; bytes <= slab::largest_block;

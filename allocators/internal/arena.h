@@ -1,7 +1,8 @@
 // The memory of one stream: its blocks, and the free memory that is kept for reuse. Pure
 // bookkeeping; allocator_core maps the pages. Internal. docs/allocator_placement.md
 //
-// Threads: everything requires `lock`, except the constants, `pending` and `unmapping`.
+// Threads: everything requires `lock`, except the constants. What of an arena only growth uses is in
+// arena_returns.h.
 // Host memory: functions that say so may run out of it, and then allocate nothing. The others need none.
 #pragma once
 
@@ -23,9 +24,12 @@
 #include "stillmap/allocators/internal/slab.h"
 #include "stillmap/allocators/internal/state_placements.h"
 #include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap {
+
+class all_arena_locks;
 
 // A request to an arena. `bytes` is rounded up to granules; `slack` is the rounding.
 struct block_request {
@@ -56,13 +60,6 @@ class arena {
     std::uint64_t allocations = 0, frees = 0;
     std::uint64_t recalled = 0;  // pages that returned to an address without a driver call
   };
-  // Addresses whose pages have moved to another arena or left. They stay mapped here until the work
-  // queued on the arena's stream has completed.
-  struct unmapping_extents {
-    std::vector<extent *> extents;
-    fence idle;
-  };
-
   // Without VMM: memory that one driver call allocated and one call frees.
   struct chunk {
     virtual_range range;      // whole pages, all of them in `extents`
@@ -71,22 +68,24 @@ class arena {
 
   // `zoned`: small blocks have addresses of their own. `in_chunks`: its pages cannot move, so it stays
   // packed.
-  // `shared`: of all arenas between which pages move.
+  // `shared`: of all arenas between which pages move. `history`: notified of recalled pages.
   arena(std::uint64_t number, stream_ref s, std::size_t page_bytes, bool zoned = false,
         bool in_chunks = false,
-        std::shared_ptr<shared_pages> shared = std::make_shared<shared_pages>())
+        std::shared_ptr<shared_pages> shared = std::make_shared<shared_pages>(),
+        history_ring *history = nullptr)
       : stream(s),
         id(number),
         extents(page_bytes, !in_chunks, std::move(shared)),
         claims_(number << 40),
         zoned_(zoned),
-        in_chunks_(in_chunks) {}
+        in_chunks_(in_chunks),
+        history_(history) {}
   arena(const arena &) = delete;
 
   // The fast path of allocate(), in constant time: a place in a slab, or the block that is cached at
   // the first available placement of its size. nullptr: allocate() may still find memory. Requires:
   // alignment to the granule.
-  [[gnu::always_inline]] void *reuse(const block_request &r) noexcept {
+  [[gnu::always_inline]] void *reuse(const block_request &r) noexcept STILLMAP_REQUIRES(lock) {
     if (r.bytes <= slab::largest_block) {
       slab *const s = slabs_.first(static_cast<std::size_t>(r.bytes));
       if (s == nullptr || (s->empty() && !reuse_empty(*s))) return nullptr;
@@ -99,11 +98,11 @@ class arena {
   }
   // Allocates from committed memory, with a search of bounded length; nullptr where none fits. May
   // run out of host memory, which it needs only when there are more blocks than ever before.
-  void *allocate(const block_request &r);
+  void *allocate(const block_request &r) STILLMAP_REQUIRES(lock);
   // The same for a request that reuse() has just refused, under the same lock.
-  void *allocate_not_reused(const block_request &r);
+  void *allocate_not_reused(const block_request &r) STILLMAP_REQUIRES(lock);
 
-  [[gnu::always_inline]] free_outcome free(std::uint64_t address) noexcept {
+  [[gnu::always_inline]] free_outcome free(std::uint64_t address) noexcept STILLMAP_REQUIRES(lock) {
     // Temporaries are often freed right after they were allocated. A recycled extent is never
     // marked allocated, so a match is the block.
     extent *last = last_;
@@ -123,91 +122,96 @@ class arena {
 
   // arena_uses.cpp
   // Records that `other` uses the block too. False: no allocated block begins there. May run out.
-  bool record_use(std::uint64_t address, stream_ref other);
+  bool record_use(std::uint64_t address, stream_ref other) STILLMAP_REQUIRES(lock);
   // Counts the block as freed; its memory waits. Requires: free() returned needs_event.
-  pending_block &defer_free(std::uint64_t address);
+  pending_block &defer_free(std::uint64_t address) STILLMAP_REQUIRES(lock);
   // Whether blocks are used on `s`, and the same as stream_use::forget for these uses; freed blocks in
   // `pending` are not concerned.
-  bool has_uses_on(stream_ref s);
-  void forget_uses(stream_ref s, std::uint64_t number, const fence &behind);
+  bool has_uses_on(stream_ref s) STILLMAP_REQUIRES(lock);
+  void forget_uses(stream_ref s, std::uint64_t number, const fence &behind) STILLMAP_REQUIRES(lock);
   // Makes the memory of a pending block free.
-  void complete_free(std::uint64_t address);
+  void complete_free(std::uint64_t address) STILLMAP_REQUIRES(lock);
 
   // Turns a committed extent from extents.carve() into the requested block. May run out: then the
   // extent is free memory.
-  void *enter(extent *s, const block_request &r) {
+  void *enter(extent *s, const block_request &r) STILLMAP_REQUIRES(lock) {
     if (!s->in_table) enter_in_table_or_cache(*s);
     if (s->bin == nullptr && r.alignment == allocation_granule) remember_placement(s);
     if (remembers_state()) state_placements_.add(s->begin, s->bytes);
     s->cross_stream = false;
     return hand_out(*s, r);
   }
-  void *enter_slab(extent *s, const block_request &r);
+  void *enter_slab(extent *s, const block_request &r) STILLMAP_REQUIRES(lock);
   // The pages of a carved extent are mapped, or could not be mapped.
-  extent *commit(const extent_map::carved_extent &e);
-  void abandon(const extent_map::carved_extent &e);
-  void put_back(extent *s);  // an unmapping extent becomes free again
+  extent *commit(const extent_map::carved_extent &e) STILLMAP_REQUIRES(lock);
+  void abandon(const extent_map::carved_extent &e) STILLMAP_REQUIRES(lock);
+  void put_back(extent *s) STILLMAP_REQUIRES(lock);  // an unmapping extent becomes free again
   // The extent that must be carved to serve `r`: `r` itself, or a slab for it.
   static block_request growth_for(const block_request &r);
 
   // arena_lending.cpp: pages that went to other arenas and stay mapped here.
-  bool lends() const { return !packed_ && !pinned; }
+  bool lends() const STILLMAP_REQUIRES(lock) { return !packed_ && !pinned; }
   // From now on a placement that lacks only lent pages is in its turn like any other, or it waits, as in
   // the beginning.
-  void recall_lent_pages(bool on);
-  bool wants_lent(const block_request &r);  // allocate() stopped at such a placement, or would
+  void recall_lent_pages(bool on) STILLMAP_REQUIRES(lock);
+  // allocate() stopped at such a placement, or would.
+  bool wants_lent(const block_request &r) STILLMAP_REQUIRES(lock);
   struct lent_pages {
     std::uint64_t alias = 0, owner = 0, bytes = 0;
     arena *in = nullptr;      // where they are now
     extent *taken = nullptr;  // set aside there
   };
   // The lent pages that the first available placement for `r` needs: they are free or cached where they
-  // are. Empty: it needs none. Requires: the lock of every arena. May run out.
-  std::vector<lent_pages> find_lent(const block_request &r, const address_directory &addresses);
-  // Sets them aside. Requires: the locks of their arenas. May run out.
-  static void take_lent(std::vector<lent_pages> &pages);
-  static void put_back_lent(const std::vector<lent_pages> &pages);
+  // are. Empty: it needs none. May run out.
+  std::vector<lent_pages> find_lent(const block_request &r, const address_directory &addresses,
+                                    const all_arena_locks &held);
+  // Sets them aside. May run out.
+  static void take_lent(std::vector<lent_pages> &pages, const all_arena_locks &held);
+  static void put_back_lent(const std::vector<lent_pages> &pages, const all_arena_locks &held);
   // They are free here, and aliased where they were. May run out, and then changes nothing.
-  void recall_lent(const std::vector<lent_pages> &pages);
+  void recall_lent(const std::vector<lent_pages> &pages, const all_arena_locks &held);
   // Unmapping extents have become aliased.
-  void have_become_aliased() { wake(want_pages_); }
+  void have_become_aliased() STILLMAP_REQUIRES(lock) { wake(want_pages_); }
   // Flushes, and allocates at a placement that needs no lent pages. May run out.
-  void *allocate_at_placement(const block_request &r);
+  void *allocate_at_placement(const block_request &r) STILLMAP_REQUIRES(lock);
 
   // Merges all cached blocks and empty slabs into free memory.
-  void flush();
+  void flush() STILLMAP_REQUIRES(lock);
   // Packed, blocks go to the smallest extent that fits instead of to the first placement of their size.
   // An arena begins so; one whose pages can move, and that is not tight, has placements of sizes once its
   // requests recur.
-  void pack();
-  void unpack() {
+  void pack() STILLMAP_REQUIRES(lock);
+  void unpack() STILLMAP_REQUIRES(lock) {
     packed_ = false;
     state_placements_.forget_all();
   }
-  bool packed() const { return packed_; }
+  bool packed() const STILLMAP_REQUIRES(lock) { return packed_; }
   // Whether a request is served from free memory before it is asked which pending blocks are free. A
   // packed arena may: where its blocks lie depends on history anyway. Blocks that are held back cost
   // events, and memory.
-  bool searches_before_reclaim() const {
+  bool searches_before_reclaim() const STILLMAP_REQUIRES(lock) {
     return pending_blocks_ == 0 || (packed_ && pending_blocks_ <= most_unasked &&
                                     counters_.pending_free <= counters_.live / 16);
   }
   // Flushes, then allocates with a search of all free memory of the zones. `whole`: do not use a slab.
   // May run out.
-  void *allocate_best_fit(const block_request &r, bool whole, search_in where);
+  void *allocate_best_fit(const block_request &r, bool whole, search_in where)
+      STILLMAP_REQUIRES(lock);
   // The zone of blocks of that size.
   address_zone zone_of(std::uint64_t bytes) const {
     return zoned_ && bytes <= largest_small ? address_zone::small : address_zone::large;
   }
 
-  std::size_t usable_size(std::uint64_t address) const;  // 0: not allocated
+  std::size_t usable_size(std::uint64_t address) const STILLMAP_REQUIRES(lock);  // 0: not allocated
   // arena_chunks.cpp
-  void add_chunk(const chunk &c, address_zone zone);  // as free memory; may run out
+  // As free memory. May run out.
+  void add_chunk(const chunk &c, address_zone zone) STILLMAP_REQUIRES(lock);
   // Sets unused chunks aside: as few as make up `bytes`, or all. May run out.
-  std::vector<chunk> take_chunks(std::size_t bytes);
-  void put_back(const chunk &c);  // one that was set aside: free memory again
-  void remove(const chunk &c);    // one that was set aside: it no longer exists
-  std::size_t unused_chunk_bytes();
+  std::vector<chunk> take_chunks(std::size_t bytes) STILLMAP_REQUIRES(lock);
+  // One that was set aside is free memory again; no longer exists.
+  void put_back(const chunk &c) STILLMAP_REQUIRES(lock);
+  void remove(const chunk &c) STILLMAP_REQUIRES(lock);
+  std::size_t unused_chunk_bytes() STILLMAP_REQUIRES(lock);
 
   // arena_report.cpp
   struct block_facts {
@@ -216,41 +220,53 @@ class arena {
     bool cross_stream = false;
     stream_ref stream;  // of the arena
   };
-  block_facts facts_of(std::uint64_t address) const;
-  std::size_t pending_bytes(std::uint64_t address) const;  // of a pending block
-  // Appends the extent, or for a slab each of its blocks.
-  void describe(const extent &s, std::vector<heap_extent> &out) const;
-  const counters &counted() const { return counters_; }
-  void reset_peak() { counters_.live_peak = counters_.live; }
-  std::size_t host_bytes() const;
-  std::uint64_t cached_bytes() const { return cached_bytes_; }
+  block_facts facts_of(std::uint64_t address) const STILLMAP_REQUIRES(lock);
+  // Of a pending block.
+  std::size_t pending_bytes(std::uint64_t address) const STILLMAP_REQUIRES(lock);
+  // Appends each extent, or for a slab each of its blocks.
+  void describe(std::vector<heap_extent> &out) const STILLMAP_REQUIRES(lock);
+  const counters &counted() const STILLMAP_REQUIRES(lock) { return counters_; }
+  void reset_peak() STILLMAP_REQUIRES(lock) { counters_.live_peak = counters_.live; }
+  std::size_t host_bytes() const STILLMAP_REQUIRES(lock);
+  std::uint64_t cached_bytes() const STILLMAP_REQUIRES(lock) { return cached_bytes_; }
 
   mutable arena_lock lock;
-  // These change under `lock` and the allocator's growth mutex. `ended`: the stream was destroyed, or
-  // is about to be; another may take the arena over, behind `last_work`.
-  stream_ref stream;
-  bool ended = false;
-  fence last_work;
+  // These four change while growth holds its mutex, too, so that what it has read stays true. `ended`: the
+  // stream was destroyed, or is about to be; another may take the arena over, behind
+  // arena_returns::last_work.
+  stream_ref stream STILLMAP_GUARDED_BY(lock);
+  bool ended STILLMAP_GUARDED_BY(lock) = false;
+  // The private pool that owns it, or did; 0: none. `pinned`: it is alive, and the pages neither leave nor
+  // move.
+  std::uint64_t pool STILLMAP_GUARDED_BY(lock) = 0;
+  bool pinned STILLMAP_GUARDED_BY(lock) = false;
   // Not where it has ended: its handle may be that of another stream.
-  bool serves(stream_ref s) const { return s == stream && !ended; }
+  bool serves(stream_ref s) const STILLMAP_REQUIRES(lock) { return s == stream && !ended; }
+  // What growth asks without the lock. A request may unpack the arena meanwhile.
+  struct facts {
+    stream_ref stream;
+    bool ended = false, pinned = false, packed = false;
+    bool serves(stream_ref s) const { return s == stream && !ended; }
+  };
+  facts now() const STILLMAP_EXCLUDES(lock) {
+    const lock_guard held(lock);
+    return {stream, ended, pinned, packed_};
+  }
+
   const std::uint64_t id;
-  extent_map extents;
-  std::vector<std::shared_ptr<address_block>> reservations;
-  std::vector<chunk> chunks;
-  pending_list deferred;  // added by free; moved to `pending` by the next growth
-  // Under the allocator's growth mutex instead of `lock`.
-  pending_frees pending;
-  std::vector<unmapping_extents> unmapping;
-  std::uint64_t pool = 0;  // the private pool that owns the arena, or did; 0: none
-  bool pinned = false;     // the pool is alive: its pages neither leave nor move
+  extent_map extents STILLMAP_GUARDED_BY(lock);
+  std::vector<std::shared_ptr<address_block>> reservations STILLMAP_GUARDED_BY(lock);
+  std::vector<chunk> chunks STILLMAP_GUARDED_BY(lock);
+  // Added by free; moved to arena_returns::pending by the next growth.
+  pending_list deferred STILLMAP_GUARDED_BY(lock);
   // Pages moved for this arena, halved from time to time; halved_at is the number of allocations at
   // the last halving.
-  std::uint64_t moved = 0;
-  std::uint64_t halved_at = 0;
-  growth_pattern pattern;
-  bool tight = false;               // hardly more memory than it needs: it stays packed
-  bool repeats = false;             // as far as the pattern tells
-  history_ring *history = nullptr;  // notified of recalled pages
+  std::uint64_t moved STILLMAP_GUARDED_BY(lock) = 0;
+  std::uint64_t halved_at STILLMAP_GUARDED_BY(lock) = 0;
+  growth_pattern pattern STILLMAP_GUARDED_BY(lock);
+  // Hardly more memory than it needs: it stays packed.
+  bool tight STILLMAP_GUARDED_BY(lock) = false;
+  bool repeats STILLMAP_GUARDED_BY(lock) = false;  // as far as the pattern tells
 
  private:
   // Pages to be used at the address `alias` again, where they are still mapped, instead of at
@@ -264,15 +280,15 @@ class arena {
   // What a search does at a placement that lacks only lent pages.
   enum class at_lent : std::uint8_t { stop, skip };
 
-  extent *cached_for(const block_request &r) noexcept {
+  extent *cached_for(const block_request &r) noexcept STILLMAP_REQUIRES(lock) {
     size_bin *const bin = bin_of(r.bytes);
     return bin != nullptr ? bin->first_cached() : nullptr;
   }
-  size_bin *bin_of(std::uint64_t bytes) noexcept {
+  size_bin *bin_of(std::uint64_t bytes) noexcept STILLMAP_REQUIRES(lock) {
     if (last_bin_ == nullptr || last_bin_->bytes != bytes) last_bin_ = placements_.find(bytes);
     return last_bin_;
   }
-  void *hand_out(extent &s, const block_request &r) {
+  void *hand_out(extent &s, const block_request &r) STILLMAP_REQUIRES(lock) {
     last_ = &s;
     s.allocated = true;
     s.slack = r.slack;
@@ -281,14 +297,14 @@ class arena {
   }
   // Whether a request goes to this empty slab: its memory is the first available placement of its
   // size, or has none.
-  bool reuse_empty(slab &s) {
+  bool reuse_empty(slab &s) STILLMAP_REQUIRES(lock) {
     extent &memory = *s.memory;
     if (!memory.cached) return true;
     if (memory.bin->first_cached() != &memory) return false;
     take_cached(memory);
     return true;
   }
-  void *allocate_in_slab(slab &s, const block_request &r) {
+  void *allocate_in_slab(slab &s, const block_request &r) STILLMAP_REQUIRES(lock) {
     const unsigned place = s.acquire();
     s.slack[place] = r.slack;
     count_allocation(r.bytes, r.slack);
@@ -296,11 +312,11 @@ class arena {
     return s.free_blocks != 0 ? block : unlink_full(s, block);
   }
   // Returns `block`: as its last call it costs allocate_in_slab no registers.
-  [[gnu::noinline]] void *unlink_full(slab &s, void *block) {
+  [[gnu::noinline]] void *unlink_full(slab &s, void *block) STILLMAP_REQUIRES(lock) {
     slabs_.unlink(&s);
     return block;
   }
-  free_outcome free_in_slab(slab &s, unsigned place) {
+  free_outcome free_in_slab(slab &s, unsigned place) STILLMAP_REQUIRES(lock) {
     if (s.is_free(place)) return free_outcome::not_ours;
     if ((s.cross_stream[place / 64] >> (place % 64) & 1) != 0) {
       const auto it = uses_.find(s.address(place));
@@ -310,23 +326,23 @@ class arena {
     return_to_slab(s, place);
     return free_outcome::done;
   }
-  void return_to_slab(slab &s, unsigned place) {
+  void return_to_slab(slab &s, unsigned place) STILLMAP_REQUIRES(lock) {
     s.release(place);
     if (s.free_blocks == 1 || s.empty()) relink(s);
   }
   // A block was returned to a full slab, or the last one to any.
-  [[gnu::noinline]] void relink(slab &s) {
+  [[gnu::noinline]] void relink(slab &s) STILLMAP_REQUIRES(lock) {
     if (s.free_blocks == 1) link(s);
     if (s.empty()) slab_emptied(s);
   }
-  void link(slab &s) {
+  void link(slab &s) STILLMAP_REQUIRES(lock) {
     slab *const other = slabs_.first(s.block_bytes);
     if (other != nullptr && other->empty()) remove_empty(*other);
     slabs_.link(&s);
   }
   // Its memory is cached like any block, and still divided: the next request of the class may get
   // it. Without a placement, it is kept only while no other slab has room.
-  void slab_emptied(slab &s) {
+  void slab_emptied(slab &s) STILLMAP_REQUIRES(lock) {
     if (!slabs_.alone(&s))
       remove_empty(s);
     else if (s.memory->bin == nullptr)
@@ -335,7 +351,7 @@ class arena {
       cache(*s.memory);
   }
   // Caches a freed extent in the bin of its size, or frees it where it has none.
-  void cache(extent &s) {
+  void cache(extent &s) STILLMAP_REQUIRES(lock) {
     s.allocated = false;
     if (s.awaited) [[unlikely]]
       wake_waiting(s);
@@ -350,97 +366,110 @@ class arena {
     cached_bytes_ += s.bytes;
   }
   // The placement stays open.
-  void uncache(extent &s) {
+  void uncache(extent &s) STILLMAP_REQUIRES(lock) {
     s.bin->uncache(&s);
     s.cached = false;
     cached_bytes_ -= s.bytes;
   }
-  void take_cached(extent &s) {
+  void take_cached(extent &s) STILLMAP_REQUIRES(lock) {
     s.bin->take(&s);
     s.cached = false;
     cached_bytes_ -= s.bytes;
   }
-  void count_allocation(std::uint64_t bytes, std::uint16_t slack) {
+  void count_allocation(std::uint64_t bytes, std::uint16_t slack) STILLMAP_REQUIRES(lock) {
     counters_.live += bytes;
     if (counters_.live > counters_.live_peak) counters_.live_peak = counters_.live;
     counters_.slack += slack;
     ++counters_.allocations;
   }
-  void count_free(std::uint64_t bytes, std::uint16_t slack) {
+  void count_free(std::uint64_t bytes, std::uint16_t slack) STILLMAP_REQUIRES(lock) {
     counters_.live -= bytes;
     counters_.slack -= slack;
     ++counters_.frees;
   }
-  void notify_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const;
-  void add_to_pattern(const block_request &r);
-  extent *find_extent(const block_request &r, search_in where, at_lent lent);
-  extent *first_available(const block_request &r, at_lent lent);
-  extent *find_cached_placement(const block_request &r, at_lent lent);
+  void describe(const extent &s, std::vector<heap_extent> &out) const STILLMAP_REQUIRES(lock);
+  void notify_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const
+      STILLMAP_REQUIRES(lock);
+  void add_to_pattern(const block_request &r) STILLMAP_REQUIRES(lock);
+  extent *find_extent(const block_request &r, search_in where, at_lent lent)
+      STILLMAP_REQUIRES(lock);
+  extent *first_available(const block_request &r, at_lent lent) STILLMAP_REQUIRES(lock);
+  extent *find_cached_placement(const block_request &r, at_lent lent) STILLMAP_REQUIRES(lock);
   // Placements by state, while it is packed, for a program that repeats itself.
-  bool remembers_state() const { return packed_ && repeats && !in_chunks_; }
-  extent *claim_by_state(const block_request &r);
-  extent *claim_at(std::uint64_t begin, std::uint64_t bytes);
-  extent *claim(size_bin &of, std::size_t i, extent *&blocker);
+  bool remembers_state() const STILLMAP_REQUIRES(lock) { return packed_ && repeats && !in_chunks_; }
+  extent *claim_by_state(const block_request &r) STILLMAP_REQUIRES(lock);
+  extent *claim_at(std::uint64_t begin, std::uint64_t bytes) STILLMAP_REQUIRES(lock);
+  extent *claim(size_bin &of, std::size_t i, extent *&blocker) STILLMAP_REQUIRES(lock);
   // The list in which a placement that overlaps `s` must wait; nullptr: `s` is available.
-  wait_list *blocker_of(extent &s) {
+  wait_list *blocker_of(extent &s) STILLMAP_REQUIRES(lock) {
     if (s.state == extent_state::free || s.cached) return nullptr;
     if (s.state != extent_state::live) return &want_pages_;
     s.awaited = true;
     return &s.waiting;
   }
-  wait_list *recall_blocker(const extent &first, std::uint64_t begin, std::uint64_t end);
+  wait_list *recall_blocker(const extent &first, std::uint64_t begin, std::uint64_t end)
+      STILLMAP_REQUIRES(lock);
   std::optional<std::vector<lent_pages>> find_lent(std::uint64_t begin, std::uint64_t end,
-                                                   const address_directory &addresses);
-  bool all_unused(std::uint64_t begin, std::uint64_t end) const;
-  wait_list *run_blocker(std::uint64_t alias, std::uint64_t owner, std::uint64_t bytes);
-  extent *perform_recalls(extent *first, std::uint64_t begin);
-  void wake_for_pages(const extent_map::carved_extent &e);
-  void wake_waiting(extent &s);
-  void evict(std::uint64_t begin, std::uint64_t end, extent *hint = nullptr);
-  extent *evict(extent &s);
-  void detach_cached(extent &s, std::uint64_t begin);
-  void enter_in_table(extent &s);
-  void enter_in_table_or_cache(extent &s);
-  void expect_slab(std::size_t bytes);
-  void add_use(std::uint64_t address, stream_ref other);
+                                                   const address_directory &addresses,
+                                                   const all_arena_locks &held)
+      STILLMAP_REQUIRES(lock);
+  bool all_unused(std::uint64_t begin, std::uint64_t end) const STILLMAP_REQUIRES(lock);
+  wait_list *run_blocker(std::uint64_t alias, std::uint64_t owner, std::uint64_t bytes)
+      STILLMAP_REQUIRES(lock);
+  extent *perform_recalls(extent *first, std::uint64_t begin) STILLMAP_REQUIRES(lock);
+  void wake_for_pages(const extent_map::carved_extent &e) STILLMAP_REQUIRES(lock);
+  void wake_waiting(extent &s) STILLMAP_REQUIRES(lock);
+  void evict(std::uint64_t begin, std::uint64_t end, extent *hint = nullptr)
+      STILLMAP_REQUIRES(lock);
+  extent *evict(extent &s) STILLMAP_REQUIRES(lock);
+  void detach_cached(extent &s, std::uint64_t begin) STILLMAP_REQUIRES(lock);
+  void enter_in_table(extent &s) STILLMAP_REQUIRES(lock);
+  void enter_in_table_or_cache(extent &s) STILLMAP_REQUIRES(lock);
+  void expect_slab(std::size_t bytes) STILLMAP_REQUIRES(lock);
+  void add_use(std::uint64_t address, stream_ref other) STILLMAP_REQUIRES(lock);
   template <class Act>
-  void each_use_on(stream_ref s, Act act);
-  void remember_placement(extent *s) noexcept;
-  void forget_placements();
-  bool unused(const chunk &c);
-  extent *release(extent &s);
-  void remove_empty(slab &s);
-  void dissolve(extent &memory);
+  void each_use_on(stream_ref s, Act act) STILLMAP_REQUIRES(lock);
+  void remember_placement(extent *s) noexcept STILLMAP_REQUIRES(lock);
+  void forget_placements() STILLMAP_REQUIRES(lock);
+  bool unused(const chunk &c) STILLMAP_REQUIRES(lock);
+  extent *release(extent &s) STILLMAP_REQUIRES(lock);
+  void remove_empty(slab &s) STILLMAP_REQUIRES(lock);
+  void dissolve(extent &memory) STILLMAP_REQUIRES(lock);
 
   // The members that every request touches, in two cache lines.
-  alignas(64) extent *last_ = &nothing_;  // the last allocated extent
-  size_bin *last_bin_ = nullptr;          // the bin of the last request
-  std::uint64_t cached_bytes_ = 0;
-  counters counters_;
-  slab_heaps slabs_;
-  placement_cache placements_;
-  state_placements state_placements_;
-  extent nothing_;
-  std::uint64_t claims_;  // the last claim that involved aliased pages; no other arena has it
-  std::vector<recall> recalls_;  // of the current claim
-  wait_list want_pages_;         // placements that wait for pages at their addresses
-  wait_list want_recall_;        // placements that wait until others no longer share their pages
-  wait_list want_lent_;          // placements that wait for pages lent to other arenas
-  bool recalls_lent_ = false;    // they do not wait
-  bool empty_slabs_ = false;     // there may be an empty slab without a placement
-  bool packed_ = true;
+  alignas(64) extent *last_ STILLMAP_GUARDED_BY(lock) = &nothing_;  // the last allocated extent
+  size_bin *last_bin_ STILLMAP_GUARDED_BY(lock) = nullptr;          // the bin of the last request
+  std::uint64_t cached_bytes_ STILLMAP_GUARDED_BY(lock) = 0;
+  counters counters_ STILLMAP_GUARDED_BY(lock);
+  slab_heaps slabs_ STILLMAP_GUARDED_BY(lock);
+  placement_cache placements_ STILLMAP_GUARDED_BY(lock);
+  state_placements state_placements_ STILLMAP_GUARDED_BY(lock);
+  extent nothing_ STILLMAP_GUARDED_BY(lock);
+  // The last claim that involved aliased pages; no other arena has it.
+  std::uint64_t claims_ STILLMAP_GUARDED_BY(lock);
+  std::vector<recall> recalls_ STILLMAP_GUARDED_BY(lock);  // of the current claim
+  // Placements that wait: for pages at their addresses, until others no longer share their pages, and for
+  // pages lent to other arenas, unless recalls_lent_.
+  wait_list want_pages_ STILLMAP_GUARDED_BY(lock);
+  wait_list want_recall_ STILLMAP_GUARDED_BY(lock);
+  wait_list want_lent_ STILLMAP_GUARDED_BY(lock);
+  bool recalls_lent_ STILLMAP_GUARDED_BY(lock) = false;
+  // There may be an empty slab without a placement.
+  bool empty_slabs_ STILLMAP_GUARDED_BY(lock) = false;
+  bool packed_ STILLMAP_GUARDED_BY(lock) = true;
   static constexpr std::uint64_t largest_small = std::uint64_t{1} << 20;
   const bool zoned_;
   const bool in_chunks_;
-  block_table blocks_;
+  history_ring *const history_;  // nullptr: none
+  block_table blocks_ STILLMAP_GUARDED_BY(lock);
   using use_map = std::unordered_map<std::uint64_t, pending_block>;
-  use_map uses_;                    // by address
-  std::size_t pending_blocks_ = 0;  // of these, blocks that are freed
+  use_map uses_ STILLMAP_GUARDED_BY(lock);                    // by address
+  std::size_t pending_blocks_ STILLMAP_GUARDED_BY(lock) = 0;  // of these, blocks that are freed
   static constexpr std::size_t most_unasked = 256;
   // Of blocks that are free again, each with room for a use.
-  std::vector<use_map::node_type> spare_uses_;
-  std::vector<std::unique_ptr<slab>> all_slabs_;
-  std::vector<slab *> spare_slabs_;
+  std::vector<use_map::node_type> spare_uses_ STILLMAP_GUARDED_BY(lock);
+  std::vector<std::unique_ptr<slab>> all_slabs_ STILLMAP_GUARDED_BY(lock);
+  std::vector<slab *> spare_slabs_ STILLMAP_GUARDED_BY(lock);
 };
 
 }  // namespace stillmap

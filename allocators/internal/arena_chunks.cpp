@@ -30,7 +30,7 @@ std::vector<arena::chunk> arena::take_chunks(std::size_t bytes) {
   flush();
   std::vector<chunk> there, out;
   std::copy_if(chunks.begin(), chunks.end(), std::back_inserter(there),
-               [&](const chunk &c) { return unused(c); });
+               [&](const chunk &c) STILLMAP_REQUIRES(lock) { return unused(c); });
   std::sort(there.begin(), there.end(), [](const chunk &x, const chunk &y) {
     return x.allocated.bytes < y.allocated.bytes ||
            (x.allocated.bytes == y.allocated.bytes && x.range.begin > y.range.begin);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "stillmap/allocators/internal/arena.h"
+#include "stillmap/allocators/internal/arena_locks.h"
 
 namespace stillmap {
 namespace {
@@ -25,13 +26,15 @@ bool arena::wants_lent(const block_request &r) {
 }
 
 std::vector<arena::lent_pages> arena::find_lent(const block_request &r,
-                                                const address_directory &addresses) {
+                                                const address_directory &addresses,
+                                                const all_arena_locks &held) {
+  held.assume_held(*this);
   size_bin *const of = placements_.find(growth_for(r).bytes);
   if (of == nullptr) return {};
   std::vector<lent_pages> out;
   for (std::size_t i = of->first_open(); i != size_bin::none; i = of->first_open(i + 1)) {
     const std::uint64_t begin = of->all[i].begin;
-    if (auto found = find_lent(begin, begin + of->bytes, addresses)) {
+    if (auto found = find_lent(begin, begin + of->bytes, addresses, held)) {
       out = std::move(*found);
       break;
     }
@@ -53,7 +56,8 @@ bool arena::all_unused(std::uint64_t begin, std::uint64_t end) const {
 // nullopt: the placement is not available.
 std::optional<std::vector<arena::lent_pages>> arena::find_lent(std::uint64_t begin,
                                                                std::uint64_t end,
-                                                               const address_directory &addresses) {
+                                                               const address_directory &addresses,
+                                                               const all_arena_locks &held) {
   const std::uint64_t page = extents.page_bytes();
   const std::uint64_t low = begin & ~(page - 1), high = (end + page - 1) & ~(page - 1);
   std::vector<lent_pages> out;
@@ -64,7 +68,9 @@ std::optional<std::vector<arena::lent_pages>> arena::find_lent(std::uint64_t beg
     const std::uint64_t last = std::min(high, s->end());
     for (std::uint64_t at = std::max(low, s->begin); at < last;) {
       arena *const in = addresses.at(extents.owner_of(at));
-      if (in == nullptr || (in != this && in->pinned)) return std::nullopt;
+      if (in == nullptr) return std::nullopt;
+      held.assume_held(*in);
+      if (in != this && in->pinned) return std::nullopt;
       const extent_map::run there =
           extents.next_run(at, static_cast<std::size_t>((last - at) / page), claims_, in->extents);
       const std::uint64_t bytes = there.pages * page;
@@ -79,25 +85,34 @@ std::optional<std::vector<arena::lent_pages>> arena::find_lent(std::uint64_t beg
   return out;
 }
 
-void arena::take_lent(std::vector<lent_pages> &pages) {
-  for (const lent_pages &p : pages) p.in->extents.expect_recalls(pages.size());
+void arena::take_lent(std::vector<lent_pages> &pages, const all_arena_locks &held) {
+  for (const lent_pages &p : pages) {
+    held.assume_held(*p.in);
+    p.in->extents.expect_recalls(pages.size());
+  }
   for (lent_pages &p : pages) {
+    held.assume_held(*p.in);
     p.in->evict(p.owner, p.owner + p.bytes);
     p.taken = p.in->extents.set_aside({device_address(p.owner), static_cast<std::size_t>(p.bytes)});
   }
 }
 
-void arena::put_back_lent(const std::vector<lent_pages> &pages) {
-  for (const lent_pages &p : pages) p.in->put_back(p.taken);
+void arena::put_back_lent(const std::vector<lent_pages> &pages, const all_arena_locks &held) {
+  for (const lent_pages &p : pages) {
+    held.assume_held(*p.in);
+    p.in->put_back(p.taken);
+  }
 }
 
-void arena::recall_lent(const std::vector<lent_pages> &pages) {
+void arena::recall_lent(const std::vector<lent_pages> &pages, const all_arena_locks &held) {
+  held.assume_held(*this);
   extents.expect_recalls(pages.size());
   for (const lent_pages &p : pages) {
+    held.assume_held(*p.in);
     extents.recall_from(p.in->extents, p.taken, p.alias);
     p.in->have_become_aliased();
     counters_.recalled += p.bytes / extents.page_bytes();
-    if (history != nullptr && history->enabled()) notify_recalled(p.alias, p.owner, p.bytes);
+    if (history_ != nullptr && history_->enabled()) notify_recalled(p.alias, p.owner, p.bytes);
   }
   wake(want_recall_);
   wake(want_lent_);

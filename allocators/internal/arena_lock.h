@@ -6,14 +6,18 @@
 #include <cstdint>
 #include <thread>
 
+#include "stillmap/vmm/base/mutex.h"
+
 namespace stillmap {
 
-class arena_lock {
+class STILLMAP_CAPABILITY("arena lock") arena_lock {
  public:
-  [[gnu::always_inline]] void lock() noexcept {
+  [[gnu::always_inline]] void lock() noexcept STILLMAP_ACQUIRE() {
     if (held_.exchange(1, std::memory_order_acquire) != 0) wait();
   }
-  void unlock() noexcept { held_.store(0, std::memory_order_release); }
+  void unlock() noexcept STILLMAP_RELEASE() { held_.store(0, std::memory_order_release); }
+  // Tells the analysis what it cannot see: that a lambda is called by whoever holds the lock.
+  void assume_held() const noexcept STILLMAP_ASSERT_CAPABILITY(this) {}
 
  private:
   // Not inlined, so that lock() is.

@@ -1,35 +1,59 @@
 // The locks of several arenas at once, in the order of their numbers. Internal.
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "stillmap/allocators/internal/arena.h"
 
 namespace stillmap {
 
-// Requires: the allocator's growth mutex, so that there is one at a time.
-class arena_locks {
- public:
-  static constexpr std::size_t most = 32;
+// In the order of their numbers. Never gets shorter.
+using arena_list = std::vector<std::shared_ptr<arena>>;
 
-  arena_locks(const arena &one, const arena &other) {
-    const bool in_order = one.id <= other.id;
-    lock(in_order ? one : other);
-    if (&one != &other) lock(in_order ? other : one);
+// Those of two arenas, which may be the same.
+class STILLMAP_SCOPED_CAPABILITY arena_pair_lock {
+ public:
+  arena_pair_lock(const arena &one, const arena &other) STILLMAP_ACQUIRE(one.lock, other.lock)
+      : first_(one.id <= other.id ? one.lock : other.lock),
+        second_(one.id <= other.id ? other.lock : one.lock) {
+    first_.lock();
+    if (&first_ != &second_) second_.lock();
   }
-  // Requires: no more than `most`.
-  explicit arena_locks(const std::vector<std::unique_ptr<arena>> &all) {
-    for (const auto &a : all) lock(*a);
+  arena_pair_lock(const arena_pair_lock &) = delete;
+  ~arena_pair_lock() STILLMAP_RELEASE() {
+    first_.unlock();
+    if (&first_ != &second_) second_.unlock();
   }
 
  private:
-  void lock(const arena &a) { locks_[count_++] = std::unique_lock(a.lock); }
+  arena_lock &first_, &second_;
+};
 
-  std::array<std::unique_lock<arena_lock>, most> locks_;
-  std::size_t count_ = 0;
+// Those of all arenas of an allocator. The analysis follows no lock in a list: a function that is given an
+// object of this class tells it which arena's lock is held.
+class all_arena_locks {
+ public:
+  // Beyond so many arenas growth does without.
+  static constexpr std::size_t most_in_growth = 32;
+
+  // Requires: the list does not change meanwhile.
+  explicit all_arena_locks(const arena_list &all) : all_(all) {
+    for (const auto &a : all_) a->lock.lock();
+  }
+  all_arena_locks(const all_arena_locks &) = delete;
+  ~all_arena_locks() {
+    for (const auto &a : all_) a->lock.unlock();
+  }
+
+  // Requires: the arena is in the list.
+  void assume_held(const arena &a) const STILLMAP_ASSERT_CAPABILITY(a.lock) {
+    static_cast<void>(a);
+  }
+
+ private:
+  const arena_list &all_;
 };
 
 }  // namespace stillmap

@@ -37,6 +37,13 @@ std::size_t arena::pending_bytes(std::uint64_t address) const {
                          : static_cast<std::size_t>(block.as_extent()->bytes);
 }
 
+void arena::describe(std::vector<heap_extent> &out) const {
+  extents.each([&](const extent &s) {
+    lock.assume_held();
+    describe(s, out);
+  });
+}
+
 void arena::describe(const extent &s, std::vector<heap_extent> &out) const {
   heap_extent whole;
   whole.range = s.range();
@@ -76,11 +83,11 @@ void arena::describe(const extent &s, std::vector<heap_extent> &out) const {
 }
 
 void arena::notify_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const {
-  history->push({.action = history_action::page_move,
-                 .address = to,
-                 .bytes = static_cast<std::size_t>(bytes),
-                 .stream = thread_stream::reported(stream),
-                 .from = from});
+  history_->push({.action = history_action::page_move,
+                  .address = to,
+                  .bytes = static_cast<std::size_t>(bytes),
+                  .stream = thread_stream::reported(stream),
+                  .from = from});
 }
 
 }  // namespace stillmap

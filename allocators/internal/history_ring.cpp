@@ -63,7 +63,7 @@ status history_ring::start(const history_options &o) {
   void *first[1];
   if (depth != 0) walk_stack(first, 1);
   fresh.epoch_ns = ns_of<std::chrono::system_clock>() - ns_of<std::chrono::steady_clock>();
-  const std::lock_guard lock(lock_);
+  const lock_guard lock(lock_);
   std::swap(ring_, fresh);  // the earlier one is freed after the lock is released
   depth_.store(o.stack_depth, std::memory_order_relaxed);
   recording_ = true;
@@ -71,32 +71,25 @@ status history_ring::start(const history_options &o) {
   return {};
 }
 
-void history_ring::watch(std::shared_ptr<heap_observer> by) {
-  const std::lock_guard lock(lock_);
-  observer_ = std::move(by);
-  watched_ = observer_ != nullptr;
-  update();
-}
-
 void history_ring::notify_requests() {
-  const std::lock_guard lock(lock_);
+  const lock_guard lock(lock_);
   requests_ = true;
   update();
 }
 
 void history_ring::hold_requests(bool hold) {
-  const std::lock_guard lock(lock_);
+  const lock_guard lock(lock_);
   held_ = hold;
   update();
 }
 
 bool history_ring::recording() const {
-  const std::lock_guard lock(lock_);
+  const lock_guard lock(lock_);
   return recording_;
 }
 
 void history_ring::stop() {
-  const std::lock_guard lock(lock_);
+  const lock_guard lock(lock_);
   recording_ = false;
   update();
 }
@@ -104,7 +97,7 @@ void history_ring::stop() {
 void history_ring::forget() {
   stop();
   ring forgotten;  // freed after the lock is released
-  const std::lock_guard lock(lock_);
+  const lock_guard lock(lock_);
   std::swap(ring_, forgotten);
 }
 
@@ -127,11 +120,11 @@ bool history_ring::tell(const history_event &e) {
 
 void history_ring::push(history_event e, const call_stack *stack) {
   if (watched_.load(std::memory_order_relaxed) && !tell(e)) {
-    const std::lock_guard lock(lock_);
+    const lock_guard lock(lock_);
     watched_ = false;
     update();
   }
-  const std::lock_guard lock(lock_);
+  const lock_guard lock(lock_);
   if (!recording_) return;
   // Under the lock, so that times increase from event to event.
   e.time_ns = ring_.epoch_ns + ns_of<std::chrono::steady_clock>();
@@ -152,14 +145,14 @@ result<allocation_history> history_ring::copy() const {
   for (;;) {
     std::size_t events = 0, depth = 0;
     {
-      const std::lock_guard lock(lock_);
+      const lock_guard lock(lock_);
       events =
           static_cast<std::size_t>(std::min<std::uint64_t>(ring_.recorded + 64, ring_.capacity));
       depth = ring_.options.stack_depth;
     }
     out.events.reserve(events);
     out.frames.reserve(events * depth);
-    const std::lock_guard lock(lock_);
+    const lock_guard lock(lock_);
     const auto kept =
         static_cast<std::size_t>(std::min<std::uint64_t>(ring_.recorded, ring_.capacity));
     // Events recorded since then are left out: the newest that fit.
@@ -181,7 +174,7 @@ result<allocation_history> history_ring::copy() const {
 }
 
 std::size_t history_ring::host_bytes() const {
-  const std::lock_guard lock(lock_);
+  const lock_guard lock(lock_);
   return ring_.capacity * (sizeof(history_event) + ring_.options.stack_depth * sizeof(void *));
 }
 

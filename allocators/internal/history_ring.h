@@ -8,10 +8,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
+#include <utility>
 
 #include "stillmap/allocators/allocation_history.h"
 #include "stillmap/vmm/base/error.h"
+#include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap {
 
@@ -25,11 +26,13 @@ struct call_stack {
 // Threads: safe.
 class history_ring {
  public:
+  explicit history_ring(std::shared_ptr<heap_observer> observer) : observer_(std::move(observer)) {
+    watched_ = observer_ != nullptr;
+    update();
+  }
   // Whether events are recorded, observed or traced, or requests are held.
   bool enabled() const { return on_.load(std::memory_order_relaxed); }
   bool recording() const;
-  // Sets the observer. Call it before the first event.
-  void watch(std::shared_ptr<heap_observer> by);
   void notify_requests();  // enables the ring for a trace recorder
   // Whether requests are refused for now. They are taken off the fast path as for a recorder, so it
   // needs no test of its own.
@@ -63,17 +66,18 @@ class history_ring {
   };
 
   bool tell(const history_event &e);
-  void update() {
+  void update() STILLMAP_REQUIRES(lock_) {
     on_.store(recording_ || watched_ || requests_ || held_, std::memory_order_relaxed);
   }
 
   std::atomic<bool> on_{false};
   std::atomic<unsigned> depth_{0};
-  mutable std::mutex lock_;
-  bool recording_ = false, requests_ = false;
+  mutable mutex lock_;
+  bool recording_ STILLMAP_GUARDED_BY(lock_) = false;
+  bool requests_ STILLMAP_GUARDED_BY(lock_) = false;
   std::atomic<bool> watched_{false}, held_{false};
-  std::shared_ptr<heap_observer> observer_;
-  ring ring_;
+  const std::shared_ptr<heap_observer> observer_;
+  ring ring_ STILLMAP_GUARDED_BY(lock_);
 };
 
 }  // namespace stillmap

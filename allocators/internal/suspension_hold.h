@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstddef>
-#include <mutex>
 
 #include "stillmap/allocators/internal/history_ring.h"
 #include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap {
 
@@ -17,20 +17,20 @@ class suspension_hold final : public suspension_listener {
   explicit suspension_hold(history_ring &requests) : requests_(&requests) {}
 
   void on_suspension(bool any) noexcept override {
-    const std::lock_guard lock(lock_);
+    const lock_guard lock(lock_);
     any ? ++suspended_ : --suspended_;
     if (requests_ != nullptr) requests_->hold_requests(suspended_ != 0);
   }
   // The allocator ends.
   void detach() noexcept {
-    const std::lock_guard lock(lock_);
+    const lock_guard lock(lock_);
     requests_ = nullptr;
   }
 
  private:
-  std::mutex lock_;
-  history_ring *requests_;
-  std::size_t suspended_ = 0;  // reservations
+  mutex lock_;
+  history_ring *requests_ STILLMAP_GUARDED_BY(lock_);
+  std::size_t suspended_ STILLMAP_GUARDED_BY(lock_) = 0;  // reservations
 };
 
 }  // namespace stillmap

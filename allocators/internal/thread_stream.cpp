@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/undying.h"
 
 namespace stillmap::thread_stream {
@@ -25,9 +25,10 @@ bool is_key(stream_ref s) {
 }
 
 struct thread_list {
-  std::mutex mutex;
-  std::uintptr_t last = 0;
-  std::vector<std::uintptr_t> running;  // the numbers of threads that have a key
+  stillmap::mutex mutex;
+  std::uintptr_t last STILLMAP_GUARDED_BY(mutex) = 0;
+  // The numbers of threads that have a key.
+  std::vector<std::uintptr_t> running STILLMAP_GUARDED_BY(mutex);
 };
 thread_list &threads() {
   static undying<thread_list> all;  // threads may end after static objects do
@@ -39,13 +40,13 @@ thread_local std::uintptr_t this_thread = 0;  // its number; 0: it has none yet
 struct registration {
   registration() {
     thread_list &all = threads();
-    const std::lock_guard lock(all.mutex);
+    const lock_guard lock(all.mutex);
     all.running.push_back(all.last + 1);
     this_thread = ++all.last;
   }
   ~registration() {
     thread_list &all = threads();
-    const std::lock_guard lock(all.mutex);
+    const lock_guard lock(all.mutex);
     std::erase(all.running, this_thread);
   }
 };
@@ -76,7 +77,7 @@ stream_ref reported(stream_ref key) {
 bool thread_ended(stream_ref key) {
   if (!is_key(key)) return false;
   thread_list &all = threads();
-  const std::lock_guard lock(all.mutex);
+  const lock_guard lock(all.mutex);
   return std::find(all.running.begin(), all.running.end(), value_of(key) & ~key_bit) ==
          all.running.end();
 }

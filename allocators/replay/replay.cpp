@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <mutex>
 #include <vector>
 
 #include "stillmap/allocators/replay/device_memory_usage.h"
 #include "stillmap/allocators/replay/internal/failure.h"
 #include "stillmap/allocators/replay/internal/memory_samples.h"
 #include "stillmap/vmm/base/format.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/base/units.h"
 
@@ -375,7 +375,7 @@ result<std::uint64_t> find_min_capacity(const device &d, const replay_plan &plan
 }
 
 double mutex_ns() {
-  std::mutex m;
+  mutex m;
   double best = 1e9;
   constexpr int rounds = 100000;
   for (int attempt = 0; attempt < 5; ++attempt) {

@@ -69,7 +69,7 @@ result<replay_result> run(const device &d, const replay_plan &plan, const replay
 result<std::uint64_t> find_min_capacity(const device &d, const replay_plan &plan, replay_options o,
                                         std::uint64_t enough, std::uint64_t from = 0);
 
-// Nanoseconds to lock and unlock an uncontended std::mutex: a measure of the machine's speed.
+// Nanoseconds to lock and unlock an uncontended mutex: a measure of the machine's speed.
 double mutex_ns();
 
 }  // namespace stillmap::replay

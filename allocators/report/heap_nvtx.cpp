@@ -5,12 +5,12 @@
 #include <nvtx3/nvToolsExtMem.h>
 
 #include <map>
-#include <mutex>
 #include <string>
 
 #include "stillmap/allocators/report/internal/text_out.h"
 #include "stillmap/vmm/base/format.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/mutex.h"
 #endif
 
 namespace stillmap {
@@ -62,7 +62,7 @@ class nvtx_annotator final : public heap_observer {
     what.typeSpecificDesc = &range;
     what.messageType = NVTX_MESSAGE_TYPE_ASCII;
     what.message.ascii = name.c_str();
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     const auto entry = heaps_.try_emplace(e.address).first;
     entry->second = {e.address + e.bytes, nvtxMemHeapRegister(domain_, &what)};
     if (entry->second.handle == nullptr) heaps_.erase(entry);
@@ -73,7 +73,7 @@ class nvtx_annotator final : public heap_observer {
   void end_heap(const history_event &e) {
     nvtxMemHeapHandle_t gone = nullptr;
     {
-      const std::lock_guard lock(mutex_);
+      const lock_guard lock(mutex_);
       const auto at = heaps_.find(e.address);
       if (at == heaps_.end() || at->second.end != e.address + e.bytes) return;
       gone = at->second.handle;
@@ -83,7 +83,7 @@ class nvtx_annotator final : public heap_observer {
   }
 
   nvtxMemHeapHandle_t heap_of(std::uint64_t address) {
-    const std::lock_guard lock(mutex_);
+    const lock_guard lock(mutex_);
     const auto after = heaps_.upper_bound(address);
     if (after == heaps_.begin()) return nullptr;
     const heap &h = std::prev(after)->second;
@@ -134,8 +134,8 @@ class nvtx_annotator final : public heap_observer {
   }
 
   const nvtxDomainHandle_t domain_;
-  std::mutex mutex_;
-  std::map<std::uint64_t, heap> heaps_;  // by first address
+  mutex mutex_;
+  std::map<std::uint64_t, heap> heaps_ STILLMAP_GUARDED_BY(mutex_);  // by first address
 };
 
 }  // namespace

@@ -37,14 +37,16 @@ class arena_placements : public ::testing::Test {
   ~arena_placements() override { EXPECT_EQ(arena_.extents.find_inconsistency(), ""); }
 
   static block_request pages(std::size_t n) { return {n * arena_page, allocation_granule, 0}; }
-  void *grow(std::size_t n) {
+  void *grow(std::size_t n) STILLMAP_REQUIRES(arena_.lock) {
     const auto place =
         arena_.extents.carve(n * arena_page, allocation_granule, extent_map::search::quick);
     EXPECT_TRUE(place);
     return arena_.enter(arena_.commit(*place), pages(n));
   }
-  void free(void *block) { EXPECT_EQ(arena_.free(value_of(block)), arena::free_outcome::done); }
-  void free_lower() {
+  void free(void *block) STILLMAP_REQUIRES(arena_.lock) {
+    EXPECT_EQ(arena_.free(value_of(block)), arena::free_outcome::done);
+  }
+  void free_lower() STILLMAP_REQUIRES(arena_.lock) {
     for (void *const block : lower_) free(block);
   }
 
@@ -56,6 +58,7 @@ class arena_placements : public ::testing::Test {
 
 // Regression: a commit that did not wake the placements that wait for pages.
 TEST_F(arena_placements, a_placement_is_used_again_after_its_addresses_got_pages) {
+  const lock_guard lock(arena_.lock);
   arena_.extents.unmapped(taken_.front());
   EXPECT_EQ(arena_.allocate(pages(8)), nullptr) << "the placement waits for pages";
   void *const front = grow(5), *const back = grow(3);
@@ -69,6 +72,7 @@ TEST_F(arena_placements, a_placement_is_used_again_after_its_addresses_got_pages
 
 // Regression: pages that were put back did not wake the placements that wait for pages.
 TEST_F(arena_placements, a_placement_is_used_again_after_its_pages_were_put_back) {
+  const lock_guard lock(arena_.lock);
   EXPECT_EQ(arena_.allocate(pages(8)), nullptr) << "the placement waits for pages";
   arena_.put_back(taken_.front());
   free_lower();
@@ -82,6 +86,7 @@ TEST(arena_recall, pages_come_back_from_two_adjacent_reservations) {
   // On the heap: GCC's address sanitizer misaligns an object of 64-byte alignment on the stack.
   const auto on_heap = std::make_unique<arena>(1, stream_ref(), arena_page);
   arena &a = *on_heap;
+  const lock_guard lock(a.lock);
   a.extents.add({device_address(arena_base), arena_page});
   a.extents.add({device_address(arena_base + arena_page), arena_page});
   const std::uint64_t placement = arena_base + 16 * arena_page;
@@ -90,7 +95,7 @@ TEST(arena_recall, pages_come_back_from_two_adjacent_reservations) {
   const auto request = [](std::size_t n) {
     return block_request{n * arena_page, allocation_granule, 0};
   };
-  const auto carve = [&](std::size_t n) {
+  const auto carve = [&](std::size_t n) STILLMAP_REQUIRES(a.lock) {
     const auto place =
         a.extents.carve(n * arena_page, allocation_granule, extent_map::search::quick);
     EXPECT_TRUE(place);

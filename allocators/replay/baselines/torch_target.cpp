@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <mutex>
 
 #include "stillmap/allocators/replay/baselines/torch_peer.h"
 #include "stillmap/allocators/replay/internal/failure.h"

@@ -2,9 +2,9 @@
 
 #include <atomic>
 #include <cstddef>
-#include <mutex>
 
 #include "stillmap/allocators/torch/internal/allocator_object.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/try.h"
 
 struct CUstream_st;
@@ -38,8 +38,8 @@ int copy_between(void *self, void *to, int to_device, const void *from, int from
 }  // namespace
 
 status route_copies(bool all_peers) {
-  static std::mutex routing;
-  const std::lock_guard lock(routing);
+  static mutex routing;
+  const lock_guard lock(routing);
   if (!all_peers) accessible = false;
   if (direct.load() != nullptr) return {};
   STILLMAP_ASSIGN_OR_RETURN(const allocator_object used, allocator_object::current(copies_op));

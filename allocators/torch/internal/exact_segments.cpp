@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <thread>
@@ -14,6 +13,7 @@
 
 #include "stillmap/allocators/torch/internal/allocator_object.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/try.h"
 
 struct CUstream_st;
@@ -59,6 +59,7 @@ struct pytorch {
   int (*current_device)(int *device);
 };
 constinit pytorch api{};
+std::atomic<bool> api_is_set{false};  // for release_exact(), which may come before
 
 struct context {
   mempool_id pool;
@@ -79,14 +80,16 @@ struct exact_pool {
 
 // Never destroyed: tensors are freed while the process ends.
 struct exact_state {
-  std::mutex lock;  // not held while PyTorch is called, which calls forget_exact()
-  std::vector<context> contexts;
-  std::vector<exact_pool> pools;
-  std::size_t coming = 0;  // tensors that are being allocated: pools has room for them
-  std::unordered_map<const void *, exact_segment> segments;  // by address
-  std::uint64_t serials = 0;
-  std::size_t bytes = 0;      // of segments
-  std::size_t requested = 0;  // since the last release
+  mutex lock;  // not held while PyTorch is called, which calls forget_exact()
+  std::vector<context> contexts STILLMAP_GUARDED_BY(lock);
+  std::vector<exact_pool> pools STILLMAP_GUARDED_BY(lock);
+  // Tensors that are being allocated: pools has room for them.
+  std::size_t coming STILLMAP_GUARDED_BY(lock) = 0;
+  // By address.
+  std::unordered_map<const void *, exact_segment> segments STILLMAP_GUARDED_BY(lock);
+  std::uint64_t serials STILLMAP_GUARDED_BY(lock) = 0;
+  std::size_t bytes STILLMAP_GUARDED_BY(lock) = 0;      // of segments
+  std::size_t requested STILLMAP_GUARDED_BY(lock) = 0;  // since the last release
 };
 exact_state &exact() {
   static exact_state *const made = new exact_state;
@@ -109,7 +112,7 @@ std::optional<context> context_for(std::size_t bytes) {
   int device = -1;
   if (api.current_device(&device) != 0) return {};
   exact_state &all = exact();
-  const std::lock_guard lock(all.lock);
+  const lock_guard lock(all.lock);
   const auto me = std::this_thread::get_id();
   for (auto c = all.contexts.rbegin(); c != all.contexts.rend(); ++c) {
     if (c->device == device && c->begun && c->thread.value_or(me) == me) return *c;
@@ -119,7 +122,7 @@ std::optional<context> context_for(std::size_t bytes) {
 
 bool release_is_due(std::size_t bytes) {
   exact_state &all = exact();
-  const std::lock_guard lock(all.lock);
+  const lock_guard lock(all.lock);
   all.requested += bytes;
   return all.requested >= all.bytes / release_fraction;
 }
@@ -132,7 +135,7 @@ class one_tensor {
       : device_(static_cast<std::int8_t>(c.device)), of_(c.pool) {
     {
       exact_state &all = exact();
-      const std::lock_guard lock(all.lock);
+      const lock_guard lock(all.lock);
       ++all.coming;
       const std::size_t needed = all.pools.size() + all.coming;
       if (needed > all.pools.capacity()) all.pools.reserve(2 * needed);
@@ -152,7 +155,7 @@ class one_tensor {
     for (int reference = 0; reference < 2; ++reference) api.release(api.self, device_, id_);
     if (was.segment == nullptr) api.empty(api.self, id_);  // ends the pool
     exact_state &all = exact();
-    const std::lock_guard lock(all.lock);
+    const lock_guard lock(all.lock);
     --all.coming;
     if (was.segment == nullptr) return;
     all.pools.push_back({id_, of_, was.segment, was.serial});  // has room: see the constructor
@@ -175,7 +178,7 @@ data_ptr allocate_exact(void *self, std::size_t bytes) {
 // Ours begins once for each context, marked by begin_exact().
 void note_begin(mempool_id pool, int device) {
   exact_state &all = exact();
-  const std::lock_guard lock(all.lock);
+  const lock_guard lock(all.lock);
   for (context &c : all.contexts) {
     if (c.pool == pool && c.device == device && !c.begun) {
       c.begun = true;
@@ -187,7 +190,7 @@ void note_begin(mempool_id pool, int device) {
 
 void note_end(mempool_id pool, int device) {
   exact_state &all = exact();
-  const std::lock_guard lock(all.lock);
+  const lock_guard lock(all.lock);
   for (context &c : all.contexts) {
     if (c.pool == pool && c.device == device && c.begun) {
       c.begun = false;
@@ -227,6 +230,7 @@ status install() {
                       "this version of PyTorch has other functions: its own rules hold");
   }
   api = p;
+  api_is_set = true;
   const auto put = [&](const char *name, auto *mine) {
     return of.replace(name, reinterpret_cast<void *>(mine), exact_op);
   };
@@ -248,7 +252,7 @@ status begin_exact(mempool_id pool, int device, void *allocator, bool all_thread
     context c{pool, device, {std::shared_ptr<void>(), allocator}, {}};
     if (!all_threads) c.thread = std::this_thread::get_id();
     exact_state &all = exact();
-    const std::lock_guard lock(all.lock);
+    const lock_guard lock(all.lock);
     all.contexts.push_back(std::move(c));
     ++contexts_open;
     return {};
@@ -257,7 +261,7 @@ status begin_exact(mempool_id pool, int device, void *allocator, bool all_thread
 
 void end_exact(mempool_id pool, int device) {
   exact_state &all = exact();
-  const std::lock_guard lock(all.lock);
+  const lock_guard lock(all.lock);
   const auto c = std::find_if(all.contexts.begin(), all.contexts.end(), [&](const context &x) {
     return x.pool == pool && x.device == device;
   });
@@ -267,11 +271,11 @@ void end_exact(mempool_id pool, int device) {
 }
 
 void release_exact() {
-  if (others_begun != 0 || api.self == nullptr) return;
+  if (others_begun != 0 || !api_is_set) return;
   exact_state &all = exact();
   std::vector<mempool_id> ids;
   {
-    const std::lock_guard lock(all.lock);
+    const lock_guard lock(all.lock);
     all.requested = 0;
     ids.reserve(all.pools.size());
     for (const exact_pool &p : all.pools) ids.push_back(p.id);
@@ -279,8 +283,8 @@ void release_exact() {
   releasing = contexts_open != 0;
   for (const mempool_id &id : ids) api.empty(api.self, id);
   releasing = false;
-  const std::lock_guard lock(all.lock);
-  std::erase_if(all.pools, [&](const exact_pool &p) {
+  const lock_guard lock(all.lock);
+  std::erase_if(all.pools, [&](const exact_pool &p) STILLMAP_REQUIRES(all.lock) {
     const auto found = all.segments.find(p.segment);
     return found == all.segments.end() || found->second.serial != p.serial;
   });
@@ -288,7 +292,7 @@ void release_exact() {
 
 std::vector<mempool_id> exact_pools_of(mempool_id pool) {
   exact_state &all = exact();
-  const std::lock_guard lock(all.lock);
+  const lock_guard lock(all.lock);
   std::vector<mempool_id> ids;
   for (const exact_pool &p : all.pools) {
     if (p.of == pool) ids.push_back(p.id);
@@ -298,7 +302,7 @@ std::vector<mempool_id> exact_pools_of(mempool_id pool) {
 
 std::size_t exact_bytes_at(const void *address) {
   exact_state &all = exact();
-  const std::lock_guard lock(all.lock);
+  const lock_guard lock(all.lock);
   const auto found = all.segments.find(address);
   return found == all.segments.end() ? 0 : found->second.bytes;
 }
@@ -310,7 +314,7 @@ std::size_t exact_request(std::size_t bytes) {
 void note_exact(const void *segment, std::size_t bytes) noexcept {
   if (asked.bytes == 0) return;
   exact_state &all = exact();
-  const std::lock_guard lock(all.lock);
+  const lock_guard lock(all.lock);
   try {
     all.segments[segment] = {bytes, ++all.serials};
   } catch (const std::bad_alloc &) {
@@ -323,7 +327,7 @@ void note_exact(const void *segment, std::size_t bytes) noexcept {
 
 bool forget_exact(const void *segment) {
   exact_state &all = exact();
-  const std::lock_guard lock(all.lock);
+  const lock_guard lock(all.lock);
   const auto found = all.segments.find(segment);
   if (found == all.segments.end()) return false;
   all.bytes -= found->second.bytes;

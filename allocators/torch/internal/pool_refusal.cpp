@@ -3,24 +3,25 @@
 #include <array>
 #include <atomic>
 #include <cstdio>
-#include <mutex>
 #include <new>
 #include <thread>
+
+#include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap::torch_plugin {
 namespace {
 
 // Only tried: in a forked child a thread of the parent may hold it for ever.
-std::mutex refusal_lock;
+mutex refusal_lock;
 std::atomic<bool> pool_refused{false};
-std::array<char, 512> refusal_text{};
-std::thread::id refused_thread;
+std::array<char, 512> refusal_text STILLMAP_GUARDED_BY(refusal_lock){};
+std::thread::id refused_thread STILLMAP_GUARDED_BY(refusal_lock);
 
 }  // namespace
 
 void note_refusal(const std::string &tag, int ordinal, const error &e) noexcept {
-  const std::unique_lock lock(refusal_lock, std::try_to_lock);
-  if (!lock) return;
+  if (!refusal_lock.try_lock()) return;
+  const lock_guard lock(refusal_lock, std::adopt_lock);
   try {
     std::snprintf(refusal_text.data(), refusal_text.size(), "tag %s, device %d: %s", tag.c_str(),
                   ordinal, e.message().c_str());
@@ -34,13 +35,15 @@ void note_refusal(const std::string &tag, int ordinal, const error &e) noexcept 
 
 void note_served() noexcept {
   if (!pool_refused) return;
-  const std::unique_lock lock(refusal_lock, std::try_to_lock);
-  if (lock && refused_thread == std::this_thread::get_id()) pool_refused = false;
+  if (!refusal_lock.try_lock()) return;
+  const lock_guard lock(refusal_lock, std::adopt_lock);
+  if (refused_thread == std::this_thread::get_id()) pool_refused = false;
 }
 
 std::string take_refusal() {
-  const std::unique_lock lock(refusal_lock, std::try_to_lock);
-  if (!lock || !pool_refused.exchange(false)) return {};
+  if (!refusal_lock.try_lock()) return {};
+  const lock_guard lock(refusal_lock, std::adopt_lock);
+  if (!pool_refused.exchange(false)) return {};
   return refusal_text.data();
 }
 

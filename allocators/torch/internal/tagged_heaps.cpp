@@ -8,6 +8,7 @@
 #include "stillmap/allocators/torch/internal/last_error.h"
 #include "stillmap/allocators/torch/internal/pool_refusal.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap::torch_plugin {
 namespace {
@@ -22,8 +23,8 @@ struct tag_slot {
 // Never destroyed: see torch_heaps.
 struct tag_table {
   fork_watch born;
-  std::mutex lock;
-  std::size_t used = 0;
+  mutex lock;
+  std::size_t used STILLMAP_GUARDED_BY(lock) = 0;
   std::array<tag_slot, most_tags> slots;
 };
 
@@ -79,7 +80,7 @@ constexpr std::array<heap_functions, sizeof...(Slot)> functions_of(std::index_se
 }
 constexpr auto slot_functions = functions_of(std::make_index_sequence<most_tags>());
 
-std::size_t find_tag(const tag_table &all, const std::string &tag) {
+std::size_t find_tag(const tag_table &all, const std::string &tag) STILLMAP_REQUIRES(all.lock) {
   std::size_t i = 0;
   while (i < all.used && all.slots[i].tag != tag) ++i;
   return i;
@@ -95,7 +96,7 @@ result<heap_functions> functions_of_tag(const settings &given) {
       return make_error(errc::not_supported, pool_op,
                         "the process was forked: CUDA does not work in a child");
     }
-    const std::lock_guard lock(all.lock);
+    const lock_guard lock(all.lock);
     const std::size_t i = find_tag(all, given.tag);
     if (i < all.used) return slot_functions[i];
     if (i == most_tags) {
@@ -114,7 +115,7 @@ result<heap_functions> functions_of_tag(const settings &given) {
 
 torch_heaps *heaps_of_tag(const std::string &tag) {
   tag_table &all = table_of_tags();
-  const std::lock_guard lock(all.lock);
+  const lock_guard lock(all.lock);
   const std::size_t i = find_tag(all, tag);
   return i < all.used ? all.slots[i].heaps.load(std::memory_order_acquire) : nullptr;
 }

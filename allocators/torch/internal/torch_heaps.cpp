@@ -40,7 +40,7 @@ result<caching_allocator *> torch_heaps::create(int ordinal, const char *operati
                       "the process was forked: CUDA does not work in a child");
   }
   std::atomic<caching_allocator *> &place = of_device_[static_cast<std::size_t>(ordinal)];
-  const std::lock_guard lock(making_);
+  const lock_guard lock(making_);
   if (caching_allocator *const made = place.load(std::memory_order_relaxed)) return made;
   settings say;
   if (given_) {

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -13,6 +12,7 @@
 #include "stillmap/allocators/internal/fork_watch.h"
 #include "stillmap/allocators/torch/internal/torch_pools.h"
 #include "stillmap/allocators/torch/internal/torch_settings.h"
+#include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap::torch_plugin {
 
@@ -56,7 +56,8 @@ class torch_heaps {
   const fork_watch born_;
   const std::optional<settings> given_;
   std::atomic<std::size_t> limit_{SIZE_MAX};
-  std::mutex making_;  // held while a device is opened; first in the lock order
+  // Held while a device is opened; first in the lock order. Guards the stores to of_device_.
+  mutex making_;
   std::array<std::atomic<caching_allocator *>, most_devices> of_device_{};
 };
 

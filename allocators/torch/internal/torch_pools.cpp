@@ -15,7 +15,7 @@ torch_pools::pool *torch_pools::find(const caching_allocator &heap, id_type id) 
 }
 
 status torch_pools::route(caching_allocator &heap, stream_handle s) {
-  const std::lock_guard lock(lock_);
+  const lock_guard lock(lock_);
   for (allocation &a : allocations_) {
     if (a.heap != &heap) continue;
     if (std::find(a.streams.begin(), a.streams.end(), s) != a.streams.end()) return {};
@@ -32,7 +32,7 @@ status torch_pools::route(caching_allocator &heap, stream_handle s) {
 
 status torch_pools::begin(caching_allocator &heap, id_type id, takes_stream takes) {
   return with_host_memory("stillmap_begin_allocate_to_pool", [&]() -> status {
-    const std::lock_guard lock(lock_);
+    const lock_guard lock(lock_);
     std::list<allocation> begun(1);
     pool *known = find(heap, id);
     if (known != nullptr) {
@@ -53,7 +53,7 @@ status torch_pools::begin(caching_allocator &heap, id_type id, takes_stream take
 }
 
 status torch_pools::end(caching_allocator &heap, id_type id) {
-  const std::lock_guard lock(lock_);
+  const lock_guard lock(lock_);
   const auto found =
       std::find_if(allocations_.begin(), allocations_.end(),
                    [&](const allocation &a) { return a.heap == &heap && a.id == id; });
@@ -72,7 +72,7 @@ status torch_pools::end(caching_allocator &heap, id_type id) {
 
 status torch_pools::release(caching_allocator &heap, id_type id) {
   return with_host_memory("stillmap_release_pool", [&]() -> status {
-    const std::lock_guard lock(lock_);
+    const lock_guard lock(lock_);
     pool *const p = find(heap, id);
     if (p == nullptr) {
       return make_error(errc::invalid_argument, "stillmap_release_pool",

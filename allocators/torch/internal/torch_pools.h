@@ -5,12 +5,12 @@
 #include <atomic>
 #include <functional>
 #include <list>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/vmm/base/error.h"
+#include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap::torch_plugin {
 
@@ -19,7 +19,7 @@ namespace stillmap::torch_plugin {
 // the stream's first request for which the function says yes, and withdrawn when PyTorch ends the
 // allocation to the pool.
 //
-// Threads: safe.
+// Threads: safe. Lock order: that of the pools > the allocator's.
 class torch_pools {
  public:
   using id_type = std::pair<unsigned long long, unsigned long long>;
@@ -53,12 +53,12 @@ class torch_pools {
     takes_stream takes;
     std::vector<stream_handle> streams;  // that were announced
   };
-  pool *find(const caching_allocator &heap, id_type id);
+  pool *find(const caching_allocator &heap, id_type id) STILLMAP_REQUIRES(lock_);
 
-  std::mutex lock_;
+  mutex lock_;
   std::atomic<std::size_t> active_{0};  // the number of allocations
-  std::list<pool> pools_;
-  std::list<allocation> allocations_;  // in the order of begin()
+  std::list<pool> pools_ STILLMAP_GUARDED_BY(lock_);
+  std::list<allocation> allocations_ STILLMAP_GUARDED_BY(lock_);  // in the order of begin()
 };
 
 }  // namespace stillmap::torch_plugin

@@ -21,9 +21,9 @@ tl::unexpected<error> cannot_write(const char *why, std::string path) {
 }
 
 struct open_recorders {
-  std::mutex mutex;
-  std::map<std::string, std::shared_ptr<trace_recorder>> by_path;
-  bool flushed_at_exit = false;
+  stillmap::mutex mutex;
+  std::map<std::string, std::shared_ptr<trace_recorder>> by_path STILLMAP_GUARDED_BY(mutex);
+  bool flushed_at_exit STILLMAP_GUARDED_BY(mutex) = false;
 };
 
 // Never destroyed: an allocator may outlive all static objects.
@@ -36,7 +36,7 @@ open_recorders &all() {
 
 result<std::shared_ptr<trace_recorder>> trace_recorder::open(const std::string &path) {
   open_recorders &r = all();
-  const std::lock_guard lock(r.mutex);
+  const lock_guard lock(r.mutex);
   if (const auto found = r.by_path.find(path);
       found != r.by_path.end() && found->second->process_ == ::getpid()) {
     return found->second;
@@ -59,7 +59,7 @@ result<std::shared_ptr<trace_recorder>> trace_recorder::open(const std::string &
   if (!std::exchange(r.flushed_at_exit, true)) {
     [[maybe_unused]] const int registered = std::atexit([] {
       open_recorders &still = all();
-      const std::lock_guard again(still.mutex);
+      const lock_guard again(still.mutex);
       for (const auto &[name, known] : still.by_path) known->flush();
     });
   }
@@ -83,7 +83,7 @@ trace_recorder::trace_recorder()
       written_(std::chrono::steady_clock::now()) {}
 
 void trace_recorder::begin(int fd, std::string path) {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   fd_ = fd;
   path_ = std::move(path);
   write_buffer();
@@ -97,12 +97,14 @@ trace_recorder::~trace_recorder() {
 // A trace without some of its lines would be another program's: recording ends.
 template <class Act>
 void trace_recorder::record(Act act) noexcept {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   if (fd_ < 0) return;
-  const status done = with_host_memory("trace_recorder", [&]() -> status {
-    act();
-    return {};
-  });
+  // The analysis does not know the mutex that `act` requires as this recorder's.
+  const status done =
+      with_host_memory("trace_recorder", [&]() STILLMAP_NO_THREAD_SAFETY_ANALYSIS -> status {
+        act();
+        return {};
+      });
   if (done) return;
   write_buffer();
   end(done.error());
@@ -132,7 +134,7 @@ std::uint32_t trace_recorder::stream_number(int device, stream_ref s) {
 
 void trace_recorder::allocated(const void *owner, const void *block, std::size_t bytes, int device,
                                stream_ref s) {
-  record([&] {
+  record([&]() STILLMAP_REQUIRES(mutex_) {
     const live_block b{next_id_++, owner, stream_number(device, s)};
     live_[block] = b;
     text_.allocate(b.id, bytes, b.stream);
@@ -141,7 +143,7 @@ void trace_recorder::allocated(const void *owner, const void *block, std::size_t
 }
 
 void trace_recorder::used(const void *block, int device, stream_ref s) {
-  record([&] {
+  record([&]() STILLMAP_REQUIRES(mutex_) {
     const auto found = live_.find(block);
     if (found == live_.end()) return;
     const std::uint32_t on = stream_number(device, s);
@@ -152,7 +154,7 @@ void trace_recorder::used(const void *block, int device, stream_ref s) {
 }
 
 void trace_recorder::freed(const void *block) {
-  record([&] {
+  record([&]() STILLMAP_REQUIRES(mutex_) {
     const auto found = live_.find(block);
     if (found == live_.end()) return;
     text_.free(found->second.id);
@@ -162,14 +164,14 @@ void trace_recorder::freed(const void *block) {
 }
 
 void trace_recorder::iteration() {
-  record([&] {
+  record([&]() STILLMAP_REQUIRES(mutex_) {
     text_.iteration();
     write_buffer();
   });
 }
 
 void trace_recorder::owner_destroyed(const void *owner) {
-  record([&] {
+  record([&]() STILLMAP_REQUIRES(mutex_) {
     std::map<std::uint64_t, const void *> its;  // ordered by allocation
     for (const auto &[block, b] : live_) {
       if (b.owner == owner) its.emplace(b.id, block);
@@ -183,7 +185,7 @@ void trace_recorder::owner_destroyed(const void *owner) {
 }
 
 void trace_recorder::flush() {
-  const std::lock_guard lock(mutex_);
+  const lock_guard lock(mutex_);
   write_buffer();
 }
 

@@ -11,18 +11,19 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
 #include "stillmap/allocators/trace/trace.h"
 #include "stillmap/vmm/base/error.h"
+#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap {
 
-// Threads: safe. One lock for all, because a trace has one order.
+// Threads: safe. One lock for all, because a trace has one order. Lock order: that of the open recorders >
+//          a recorder's.
 class trace_recorder {
  public:
   // The recorder of `path`, created once per process and open until the process ends. An existing
@@ -62,21 +63,22 @@ class trace_recorder {
   void begin(int fd, std::string path);
   template <class Act>
   void record(Act act) noexcept;
-  void end(error why) noexcept;                           // requires mutex_
-  std::uint32_t stream_number(int device, stream_ref s);  // requires mutex_
-  void flush_if_due() noexcept;                           // requires mutex_
-  void write_buffer() noexcept;                           // requires mutex_
+  void end(error why) noexcept STILLMAP_REQUIRES(mutex_);
+  std::uint32_t stream_number(int device, stream_ref s) STILLMAP_REQUIRES(mutex_);
+  void flush_if_due() noexcept STILLMAP_REQUIRES(mutex_);
+  void write_buffer() noexcept STILLMAP_REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  int fd_ = -1;  // -1: recording has ended
   const int process_;
-  std::string path_;
-  trace_writer text_;
-  std::uint64_t next_id_ = 0;
-  unsigned lines_since_check_ = 0;  // lines since the clock was read
-  std::chrono::steady_clock::time_point written_;
-  std::unordered_map<const void *, live_block> live_;
-  std::map<std::pair<int, stream_handle>, std::uint32_t> streams_;
+  std::string path_;  // constant once open() has returned the recorder
+  mutex mutex_;
+  int fd_ STILLMAP_GUARDED_BY(mutex_) = -1;  // -1: recording has ended
+  trace_writer text_ STILLMAP_GUARDED_BY(mutex_);
+  std::uint64_t next_id_ STILLMAP_GUARDED_BY(mutex_) = 0;
+  // Lines since the clock was read.
+  unsigned lines_since_check_ STILLMAP_GUARDED_BY(mutex_) = 0;
+  std::chrono::steady_clock::time_point written_ STILLMAP_GUARDED_BY(mutex_);
+  std::unordered_map<const void *, live_block> live_ STILLMAP_GUARDED_BY(mutex_);
+  std::map<std::pair<int, stream_handle>, std::uint32_t> streams_ STILLMAP_GUARDED_BY(mutex_);
 };
 
 }  // namespace stillmap

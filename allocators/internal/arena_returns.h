@@ -1,0 +1,27 @@
+// What comes back to an arena later: blocks that other streams still use, and addresses whose old mapping
+// is not undone yet. Only growth uses it, under the allocator's growth mutex. Internal.
+// docs/allocator.md#streams-and-locks
+#pragma once
+
+#include <vector>
+
+#include "stillmap/allocators/internal/extent.h"
+#include "stillmap/allocators/internal/pending_frees.h"
+#include "stillmap/vmm/stream.h"
+
+namespace stillmap {
+
+struct arena_returns {
+  // Addresses whose pages have moved to another arena or left. They stay mapped here until the work
+  // queued on the arena's stream has completed.
+  struct unmapping_extents {
+    std::vector<extent *> extents;
+    fence idle;
+  };
+
+  pending_frees pending;
+  std::vector<unmapping_extents> unmapping;
+  fence last_work;  // of a stream that has ended: arena::ended
+};
+
+}  // namespace stillmap
