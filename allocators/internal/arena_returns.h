@@ -1,6 +1,6 @@
 // What comes back to an arena later: blocks that other streams still use, and addresses whose old mapping
 // is not undone yet. Only growth uses it, under the allocator's growth mutex. Internal.
-// docs/allocator.md#streams-and-locks
+// docs/allocator_streams.md#locks
 #pragma once
 
 #include <vector>
