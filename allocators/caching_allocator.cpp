@@ -266,10 +266,10 @@ allocator_core::~allocator_core() {
     const lock_guard lock(refused.lock, std::adopt_lock);
     searched = refused.stream == s && refused.searches_before_reclaim();
     if (searched) {
-      auto block = with_host_memory(allocating, [&]() -> result<void *> {
-        refused.lock.assume_held();
-        return refused.allocate_not_reused(request_for(bytes, allocation_granule));
-      });
+      auto block =
+          with_host_memory(allocating, [&]() STILLMAP_REQUIRES(refused.lock) -> result<void *> {
+            return refused.allocate_not_reused(request_for(bytes, allocation_granule));
+          });
       if (!block || *block != nullptr) return block;
     }
   }

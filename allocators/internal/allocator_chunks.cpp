@@ -179,8 +179,7 @@ std::size_t allocator_core::release_chunks_of(const char *op, arena &a, std::siz
   if (going.empty()) return 0;
   // cuMemFree waits for some streams only. The last use of every freed block is queued already, so
   // that an event recorded now is behind all of them.
-  const status idle = with_host_memory(op, [&]() -> status {
-    assume_growing();
+  const status idle = with_host_memory(op, [&]() STILLMAP_REQUIRES(growth_mutex_) -> status {
     STILLMAP_ASSIGN_OR_RETURN(fence after, fence_after(a));
     if (const auto past = has_passed(after, true); !past) return tl::unexpected(past.error());
     return {};

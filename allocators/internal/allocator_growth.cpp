@@ -198,13 +198,13 @@ result<extent *> allocator_core::extend_by_pages(arena &a, const block_request &
   }
   page_supply supply;
   supply.ordered_by_host = a.now().pinned || capturing(a);
-  const status s = with_host_memory("caching_allocator::allocate", [&]() -> status {
-    assume_growing();
-    STILLMAP_RETURN_IF_ERROR(collect_pages(a, place->missing.bytes / page(), level, supply));
-    STILLMAP_RETURN_IF_ERROR(order_after_last_use(a, supply));
-    expect_release(a, supply);
-    return map(*place, supply);
-  });
+  const status s = with_host_memory(
+      "caching_allocator::allocate", [&]() STILLMAP_REQUIRES(growth_mutex_) -> status {
+        STILLMAP_RETURN_IF_ERROR(collect_pages(a, place->missing.bytes / page(), level, supply));
+        STILLMAP_RETURN_IF_ERROR(order_after_last_use(a, supply));
+        expect_release(a, supply);
+        return map(*place, supply);
+      });
   if (!s) {
     put_back(supply);
     const lock_guard lock(a.lock);

@@ -145,8 +145,7 @@ status allocator_core::retire(const char *op, arena &a, std::size_t pages,
     return make_error(errc::busy, op, "a stream that captures a graph delays the release");
   }
   page_supply supply;
-  const status ready = with_host_memory(op, [&]() -> status {
-    assume_growing();
+  const status ready = with_host_memory(op, [&]() STILLMAP_REQUIRES(growth_mutex_) -> status {
     if (take_free_pages(a, pages, supply) == 0) return {};
     supply.moved.front().leaves_allocator = true;
     make_room(returns_of(a).unmapping);

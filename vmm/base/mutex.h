@@ -36,8 +36,7 @@
 #define STILLMAP_ACQUIRE(...) STILLMAP_THREAD_ATTRIBUTE(acquire_capability(__VA_ARGS__))
 #define STILLMAP_TRY_ACQUIRE(...) STILLMAP_THREAD_ATTRIBUTE(try_acquire_capability(__VA_ARGS__))
 #define STILLMAP_RELEASE(...) STILLMAP_THREAD_ATTRIBUTE(release_capability(__VA_ARGS__))
-// A function whose result is the mutex; one after which the analysis takes it as held.
-#define STILLMAP_RETURN_CAPABILITY(x) STILLMAP_THREAD_ATTRIBUTE(lock_returned(x))
+// A function after which the analysis takes the mutex as held.
 #define STILLMAP_ASSERT_CAPABILITY(x) STILLMAP_THREAD_ATTRIBUTE(assert_capability(x))
 // Where the analysis cannot follow. Always with the reason.
 #define STILLMAP_NO_THREAD_SAFETY_ANALYSIS STILLMAP_THREAD_ATTRIBUTE(no_thread_safety_analysis)
@@ -102,7 +101,6 @@ class STILLMAP_SCOPED_CAPABILITY unique_lock {
     held_ = false;
     mutex_->unlock();
   }
-  bool owns_lock() const { return held_; }
 
  private:
   friend class condition_variable;
@@ -116,10 +114,6 @@ class condition_variable {
   void notify_one() noexcept { condition_.notify_one(); }
   void notify_all() noexcept { condition_.notify_all(); }
 
-  void wait(unique_lock<mutex> &l) {
-    borrowed b(l);
-    condition_.wait(b.lock);
-  }
   template <class Predicate>
   void wait(unique_lock<mutex> &l, Predicate holds) {
     borrowed b(l);
@@ -130,12 +124,6 @@ class condition_variable {
                 Predicate holds) {
     borrowed b(l);
     return condition_.wait_for(b.lock, time, std::move(holds));
-  }
-  template <class Clock, class Duration, class Predicate>
-  bool wait_until(unique_lock<mutex> &l, const std::chrono::time_point<Clock, Duration> &time,
-                  Predicate holds) {
-    borrowed b(l);
-    return condition_.wait_until(b.lock, time, std::move(holds));
   }
 
  private:
