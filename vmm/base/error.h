@@ -1,5 +1,5 @@
-// Errors of all modules: `error`, `result<T>` and `status`. The library returns every failure; it
-// throws no exception and never ends the process. docs/errors.md
+// Errors of all modules: `error`, `result<T>` and `status`. Operations return every failure: they throw
+// no exception and never end the process. Queries that may throw std::bad_alloc say so. docs/errors.md
 #pragma once
 
 #include <cstdint>
