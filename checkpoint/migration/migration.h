@@ -190,6 +190,8 @@ struct receive_options {
   bool read_back = true;
   // Whether to accept tasks from this peer. Empty: from every authenticated peer.
   std::function<bool(const peer_identity &)> allow{};
+  // Called after each step, without a lock: by the thread of a connection, for `running_recorded` by
+  // the one in receive(). Must not throw.
   std::function<void(step)> on_step{};
   image::file_calls *calls = nullptr;  // of records, for tests; nullptr: the system's
 };

@@ -344,19 +344,23 @@ void session::cancel_if_silent() {
 }
 
 result<received_memory> session::deliver() {
-  const lock_guard lock(mutex_);
-  peer_identity from = from_;
-  if (const status s = file_->write(make_record(ownership::running)); !s) {
-    const auto found = file_->read();
-    const incoming_transfer *const mine = found && *found ? (*found)->find(id_) : nullptr;
-    if (mine != nullptr && mine->state == transfer_state::refused) state_ = state::dead;
-    return tl::unexpected(s.error());
+  std::optional<received_memory> out;
+  {
+    const lock_guard lock(mutex_);
+    peer_identity from = from_;
+    if (const status s = file_->write(make_record(ownership::running)); !s) {
+      const auto found = file_->read();
+      const incoming_transfer *const mine = found && *found ? (*found)->find(id_) : nullptr;
+      if (mine != nullptr && mine->state == transfer_state::refused) state_ = state::dead;
+      return tl::unexpected(s.error());
+    }
+    // Nothing here may fail: the record says that the task runs.
+    state_ = state::delivered;
+    out.emplace(received_memory{memory_.take(), hello_.task, hello_.epoch + 1, std::move(from),
+                                std::move(*file_)});
   }
-  // Nothing here may fail: the record says that the task runs.
   reached(step::running_recorded);
-  state_ = state::delivered;
-  return received_memory{memory_.take(), hello_.task, hello_.epoch + 1, std::move(from),
-                         std::move(*file_)};
+  return std::move(*out);
 }
 
 }  // namespace stillmap::migration

@@ -29,8 +29,8 @@ class deleted_lock : public stillmap::testing::buffer_test {
     const test_site m(meeting_place());
     receive_options options = destination_options(m);
     options.on_step = [before = options.on_step](step s) {
+      before(s);  // notes the step, before the other process can note what it does next
       if (s == step::ownership_recorded) handoff::testing::say(0, "owns it");
-      before(s);
     };
     auto at = receiver::create(dev(), at_destination(m), options);
     if (!at) say_and_end(at.error().message());
