@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "bench/replay/replay.h"
 #include "bench/support/peers.h"
 #include "bench/support/session.h"
-#include "stillmap/allocators/replay/replay.h"
 
 namespace stillmap::bench {
 namespace {

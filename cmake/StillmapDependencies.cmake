@@ -34,7 +34,6 @@ endforeach()
 
 set(stillmap_PC_crypto libcrypto)
 set(stillmap_PC_ssl libssl)
-set(stillmap_PC_fmt fmt)
 set(stillmap_PC_lz4 liblz4)
 set(stillmap_PC_uring liburing)
 set(stillmap_PC_xxhash libxxhash)

@@ -2,6 +2,7 @@
 # the last folder of its path; stillmap_vmm_base for vmm/base, as for each base and common. Sets
 #
 #   stillmap_COMPONENTS_KNOWN      all components, each after those that it uses
+#   stillmap_TOOL_COMPONENTS       libraries of the programs, which are not installed
 #   stillmap_FOLDER_<component>    its folder
 #   stillmap_USES_<component>      the components that it uses
 #   stillmap_INTERNAL_FOLDERS      names of folders with headers that are not installed
@@ -21,13 +22,19 @@ string(REGEX MATCHALL "\"[a-z]+\"" stillmap_INTERNAL_FOLDERS "${_line}")
 list(TRANSFORM stillmap_INTERNAL_FOLDERS REPLACE "\"" "")
 
 set(stillmap_COMPONENTS_KNOWN)
-file(STRINGS "${_list}" _lines REGEX "^    \"[a-z_/]+\": ")
+set(stillmap_TOOL_COMPONENTS)
+set(_kind COMPONENTS_KNOWN)
+file(STRINGS "${_list}" _lines REGEX "^    \"[a-z_/]+\": |^STILLMAP_TOOL_MODULES = ")
 foreach(_line IN LISTS _lines)
+  if(_line MATCHES "^STILLMAP_TOOL_MODULES")
+    set(_kind TOOL_COMPONENTS)
+    continue()
+  endif()
   string(REGEX MATCHALL "\"[a-z_/]+\"" _folders "${_line}")
   list(TRANSFORM _folders REPLACE "\"" "")
   list(POP_FRONT _folders _folder)
   stillmap_component_of("${_folder}" _component)
-  list(APPEND stillmap_COMPONENTS_KNOWN "${_component}")
+  list(APPEND stillmap_${_kind} "${_component}")
   set(stillmap_FOLDER_${_component} "${_folder}")
   set(stillmap_USES_${_component})
   foreach(_used IN LISTS _folders)

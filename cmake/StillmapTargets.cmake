@@ -37,14 +37,20 @@ function(stillmap_install_headers)
   endforeach()
 endfunction()
 
-# The library of a folder: the target stillmap_<component>, known as stillmap::<component>. What it
-# uses is listed in tools/build/modules.bzl and StillmapDependencies.cmake.
+# The library of a folder: the target stillmap_<component>, known as stillmap::<component>, static and
+# not installed where it is one of the programs' own. What it uses is listed in tools/build/modules.bzl and StillmapDependencies.cmake.
 function(stillmap_library folder)
   stillmap_component_of("${folder}" _component)
   set(_target stillmap_${_component})
   stillmap_files("${folder}" "*.cpp" _sources)
   list(TRANSFORM _sources PREPEND "${stillmap_SOURCE_DIR}/")
-  add_library(${_target} ${_sources})
+  set(_is_installed ON)
+  set(_type)
+  if(_component IN_LIST stillmap_TOOL_COMPONENTS)
+    set(_is_installed OFF)
+    set(_type STATIC)
+  endif()
+  add_library(${_target} ${_type} ${_sources})
   add_library(stillmap::${_component} ALIAS ${_target})
   stillmap_target(${_target})
   set_target_properties(${_target} PROPERTIES
@@ -54,7 +60,7 @@ function(stillmap_library folder)
     INSTALL_RPATH "$ORIGIN"
     POSITION_INDEPENDENT_CODE ON)
   # In a program or a shared library of somebody else's, the symbols of a static Stillmap stay inside.
-  if(NOT BUILD_SHARED_LIBS)
+  if(NOT _is_installed OR NOT BUILD_SHARED_LIBS)
     set_target_properties(${_target} PROPERTIES
       CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   endif()
@@ -63,6 +69,10 @@ function(stillmap_library folder)
   target_include_directories(${_target} PUBLIC
     "$<BUILD_INTERFACE:${stillmap_BINARY_DIR}/include>"
     "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+  if(NOT _is_installed)  # as for programs
+    target_include_directories(${_target} PUBLIC "${stillmap_SOURCE_DIR}"
+      PRIVATE "${stillmap_SOURCE_DIR}/hostcuda/include")
+  endif()
   foreach(_used IN LISTS stillmap_USES_${_component})
     target_link_libraries(${_target} PUBLIC stillmap_${_used})
   endforeach()
@@ -78,7 +88,7 @@ function(stillmap_library folder)
   target_link_libraries(${_target} PRIVATE ${CMAKE_DL_LIBS})
 
   stillmap_public_headers("${folder}" _headers)
-  if(STILLMAP_INSTALL)
+  if(STILLMAP_INSTALL AND _is_installed)
     install(TARGETS ${_target} EXPORT stillmap-${_component})
     install(EXPORT stillmap-${_component} NAMESPACE stillmap:: DESTINATION "${stillmap_CMAKE_DIR}"
       FILE stillmap-${_component}.cmake)
@@ -90,7 +100,7 @@ endfunction()
 function(stillmap_program target)
   stillmap_target(${target})
   target_include_directories(${target} PRIVATE "${stillmap_SOURCE_DIR}")
-  target_link_libraries(${target} PRIVATE stillmap::checkpoint stillmap::replay ${CMAKE_DL_LIBS})
+  target_link_libraries(${target} PRIVATE stillmap::checkpoint stillmap::allocators ${CMAKE_DL_LIBS})
   # From here a program finds ../lib/stillmap/hostcuda, as it does where it is installed.
   set_target_properties(${target} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY "${stillmap_BINARY_DIR}/bin"

@@ -1,5 +1,5 @@
 // Draws memory over a run as SVG: the bytes that a program had allocated, and what one or several
-// allocators held of the device for it. allocators/replay takes the points. Uses no driver.
+// allocators held of the device for it. A replay takes the points. Uses no driver.
 // docs/traces.md#memory-over-a-run
 #pragma once
 

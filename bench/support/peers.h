@@ -9,8 +9,8 @@
 #include <mutex>
 #include <vector>
 
+#include "bench/replay/replay_target.h"
 #include "stillmap/allocators/caching_allocator.h"
-#include "stillmap/allocators/replay/replay_target.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap::bench {

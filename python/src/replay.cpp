@@ -4,13 +4,13 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include "bench/replay/device_memory_usage.h"
+#include "bench/replay/replay.h"
+#include "bench/replay/trace_file.h"
 #include "python/src/devices.h"
 #include "python/src/errors.h"
 #include "python/src/gil.h"
 #include "python/src/paths.h"
-#include "stillmap/allocators/replay/device_memory_usage.h"
-#include "stillmap/allocators/replay/replay.h"
-#include "stillmap/allocators/replay/trace_file.h"
 #include "stillmap/allocators/trace/internal/trace_recorder.h"
 #include "stillmap/vmm/base/try.h"
 

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "bench/replay/timeline.h"
+#include "bench/replay/trace_file.h"
 #include "python/src/devices.h"
 #include "python/src/errors.h"
 #include "python/src/gil.h"
 #include "python/src/paths.h"
-#include "stillmap/allocators/replay/timeline.h"
-#include "stillmap/allocators/replay/trace_file.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::python {

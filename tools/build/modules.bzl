@@ -1,18 +1,20 @@
 """The one list of Stillmap's libraries: a folder each, and the libraries that it may include.
 
+STILLMAP_MODULES are installed. STILLMAP_TOOL_MODULES are not: the command, the Python module, benchmarks
+and tests are linked to them.
+
 Bazel reads it (defs.bzl), and so do CMake with its packages and pkg-config files
 (cmake/StillmapModules.cmake), tools/check/includes.py, tools/check/format.sh and tools/check/tidy.sh.
 Those match it line by line: one line for each library, in this form, below what it uses.
 """
 
 # Headers in a folder of one of these names are for their own module. They are not installed.
-STILLMAP_INTERNAL_FOLDERS = ["internal", "driver", "baselines"]
+STILLMAP_INTERNAL_FOLDERS = ["internal", "driver"]
 
 STILLMAP_MODULES = {
     "vmm/base": [],
     "vmm": ["vmm/base"],
     "allocators": ["vmm", "vmm/base"],
-    "allocators/replay": ["allocators", "vmm", "vmm/base"],
     "allocators/torch": ["allocators", "vmm", "vmm/base"],
     "allocators/cccl": ["allocators", "vmm", "vmm/base"],
     "checkpoint/common": ["vmm", "vmm/base"],
@@ -24,4 +26,8 @@ STILLMAP_MODULES = {
     "checkpoint/migration": ["checkpoint/snapshot", "checkpoint/image", "checkpoint/common", "vmm", "vmm/base"],
     "checkpoint/control": ["checkpoint/migration", "checkpoint/handoff", "checkpoint/snapshot", "checkpoint/image", "checkpoint/suspend", "checkpoint/common", "vmm", "vmm/base"],
     "checkpoint/mpi": ["checkpoint/snapshot", "checkpoint/image", "checkpoint/common", "vmm", "vmm/base"],
+}
+
+STILLMAP_TOOL_MODULES = {
+    "bench/replay": ["allocators", "vmm", "vmm/base"],
 }

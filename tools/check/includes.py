@@ -2,13 +2,14 @@
 """Checks the includes of all C++ sources: which module may use which, and that no files form a circle.
 
 The libraries and what each may use are read from tools/build/modules.bzl. Above them stand tools,
-bench, examples, python and tests; hostcuda stands alone. The rules:
+bench, examples, python and tests, with libraries of their own that are not installed (bench/replay);
+hostcuda stands alone. The rules:
 
   arrow      a file includes only its own module and those that its module may use
   internal   a header of an internal folder is included by its own top-level module only (and by
              tests, benchmarks, the command and the Python module), and never by a header that is installed
   driver     <cuda.h> is included by vmm/driver, hostcuda, tests and benchmarks only
-  spelling   a library's header is included as "stillmap/<path>", and exists
+  spelling   a header that is installed is included as "stillmap/<path>"; each that is named exists
   first      a source includes the header of its own name first, which proves that the header compiles
              alone; a header begins with #pragma once
   circle     a header with the source of the same name is one unit; units include each other in no
@@ -30,25 +31,27 @@ SUFFIXES = (".h", ".cpp", ".cc", ".cu", ".cuh")
 # Modules that only the named parts may use: no other user of Stillmap needs an MPI.
 RESTRICTED = {"checkpoint/mpi": ("tests",)}
 
-# Replay asks hostcuda, where it is the driver, for modelled costs and a smaller device.
-HOSTCUDA_USERS = (("allocators/replay", "hostcuda"),)
 MODULE = re.compile(r'^    "([a-z_/]+)": \[(.*)\],$')
+LIST = re.compile(r"^(STILLMAP_[A-Z_]+) = \{$")
 FOLDERS = re.compile(r"^STILLMAP_INTERNAL_FOLDERS = \[(.*)\]$")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">\n]+)[">]', re.MULTILINE)
 CUDA_HEADER = re.compile(r"^(cuda[A-Za-z0-9_]*|nvml|driver_types|vector_types)\.h$")
 
 
 def read_modules(root):
-    """The libraries with what each may use, and the names of internal folders, from modules.bzl."""
-    modules, internal = {}, ()
+    """The libraries with what each may use, those of programs likewise, and the names of internal
+    folders, from modules.bzl."""
+    lists, internal = {}, ()
     for line in (root / MODULES_FILE).read_text().splitlines():
-        if match := MODULE.match(line):
+        if match := LIST.match(line):
+            modules = lists.setdefault(match.group(1), {})
+        elif match := MODULE.match(line):
             modules[match.group(1)] = set(re.findall(r'"([^"]+)"', match.group(2)))
         elif match := FOLDERS.match(line):
             internal = tuple(re.findall(r'"([^"]+)"', match.group(1)))
-    if not modules or not internal:
+    if set(lists) != {"STILLMAP_MODULES", "STILLMAP_TOOL_MODULES"} or not internal:
         raise SystemExit("includes: %s has no list of modules" % MODULES_FILE)
-    return modules, internal
+    return lists["STILLMAP_MODULES"], lists["STILLMAP_TOOL_MODULES"], internal
 
 
 class Tree:
@@ -56,7 +59,7 @@ class Tree:
 
     def __init__(self, root):
         self.root = root.resolve()
-        self.modules, self.internal_folders = read_modules(self.root)
+        self.modules, self.tool_modules, self.internal_folders = read_modules(self.root)
         self.files = {}  # path -> list of (line number, quote, include, path included or None)
         self.guarded = set()  # headers that may be included twice
         tops = sorted({module.split("/")[0] for module in self.modules}) + ["hostcuda", *PROGRAMS]
@@ -91,7 +94,7 @@ class Tree:
         """The library that a file belongs to, or its top folder."""
         folder = os.path.dirname(path)
         while folder:
-            if folder in self.modules:
+            if folder in self.modules or folder in self.tool_modules:
                 return folder
             folder = os.path.dirname(folder)
         return path.split("/")[0]
@@ -106,12 +109,17 @@ class Tree:
         if module == target or module == "tests":
             return True
         if module in self.modules:
-            return target in self.modules[module] or (module, target) in HOSTCUDA_USERS
+            return target in self.modules[module]
         if module == "hostcuda":
             return False
         if target in RESTRICTED and module not in RESTRICTED[target]:
             return False
-        return target in self.modules or target == "hostcuda" and module != "examples"
+        # The programs and their libraries may ask a driver whether it is hostcuda; examples are for users.
+        if target == "hostcuda":
+            return module != "examples"
+        if module in self.tool_modules:
+            return target in self.tool_modules[module]
+        return target in self.modules or target in self.tool_modules and module != "examples"
 
 
 def may_include_cuda(path):
@@ -139,6 +147,8 @@ def check_includes(tree, path):
             continue
         if library and (quote != '"' or not include.startswith("stillmap/")):
             yield where + 'write "stillmap/%s"' % target
+        if not library and include.startswith("stillmap/"):
+            yield where + 'write "%s"' % target
         if not tree.may_use(module, target_module):
             yield where + "%s must not include %s (%s)" % (module, target_module, include)
         if target.startswith("hostcuda/src/") and top not in ("hostcuda", "tests"):
@@ -207,7 +217,7 @@ def check_tree(root):
 # The files that each case of the self-test finds.
 PLANTED = (
     "vmm/base/units.h", "vmm/base/error.h", "vmm/device.h", "vmm/base/try.h", "vmm/internal/state.h",
-    "vmm/driver/table.h", "allocators/a.h", "allocators/internal/i.h", "allocators/replay/r.h",
+    "vmm/driver/table.h", "allocators/a.h", "allocators/internal/i.h", "bench/replay/r.h",
     "checkpoint/common/c.h", "checkpoint/common/internal/c.h", "checkpoint/suspend/s.h",
     "checkpoint/image/reader.h", "checkpoint/snapshot/s.h", "checkpoint/handoff/h.h",
     "checkpoint/migration/m.h", "checkpoint/control/c.h", "checkpoint/process/p.h",
@@ -232,9 +242,17 @@ CASES = (
     ({"vmm/base/units.cpp": '#include <vector>\n#include "stillmap/vmm/base/units.h"'}, "include vmm/base/units.h first"),
     # Arrows between libraries: upward, sideways and down.
     ({"allocators/b.h": '#include "stillmap/checkpoint/common/c.h"'}, "must not include checkpoint"),
-    ({"allocators/b.h": '#include "stillmap/allocators/replay/r.h"'}, "must not include allocators/replay"),
-    ({"allocators/replay/b.h": '#include "stillmap/allocators/a.h"'}, None),
-    ({"allocators/replay/b.h": '#include "tools/stillmap/t.h"'}, "must not include tools"),
+    ({"allocators/b.h": '#include "bench/replay/r.h"'}, "must not include bench/replay"),
+    ({"allocators/b.h": '#include "bench/support/b.h"'}, "must not include bench"),
+    ({"allocators/b.cpp": "#include <hostcuda/hostcuda.h>"}, "must not include hostcuda"),
+    ({"allocators/torch/b.h": '#include "bench/replay/r.h"'}, "must not include bench/replay"),
+    ({"checkpoint/snapshot/b.cpp": '#include "bench/replay/r.h"'}, "must not include bench/replay"),
+    # A library of the programs.
+    ({"bench/replay/b.h": '#include "stillmap/allocators/a.h"\n#include "stillmap/vmm/internal/state.h"'}, None),
+    ({"bench/replay/b.h": '#include "stillmap/checkpoint/common/c.h"'}, "must not include checkpoint/common"),
+    ({"bench/replay/b.h": '#include "bench/support/b.h"'}, "bench/replay must not include bench"),
+    ({"bench/replay/b.h": '#include "tools/stillmap/t.h"'}, "must not include tools"),
+    ({"bench/replay/b.h": '#include "stillmap/bench/replay/r.h"'}, 'write "bench/replay/r.h"'),
     ({"checkpoint/common/b.h": '#include "stillmap/allocators/a.h"'}, "must not include allocators"),
     ({"checkpoint/common/b.h": '#include "stillmap/checkpoint/handoff/h.h"'}, "must not include checkpoint/handoff"),
     ({"checkpoint/common/b.h": '#include "stillmap/vmm/base/units.h"'}, None),
@@ -244,7 +262,7 @@ CASES = (
     ({"checkpoint/image/b.h": '#include "stillmap/checkpoint/common/c.h"'}, "must not include checkpoint/common"),
     ({"checkpoint/snapshot/b.h": '#include "stillmap/checkpoint/image/reader.h"'}, None),
     ({"checkpoint/snapshot/b.cpp": "#include <hostcuda/hostcuda.h>"}, "must not include hostcuda"),
-    ({"allocators/replay/b.cpp": "#include <hostcuda/hostcuda.h>"}, None),
+    ({"bench/replay/b.cpp": "#include <hostcuda/hostcuda.h>"}, None),
     ({"checkpoint/snapshot/b.h": '#include "stillmap/checkpoint/migration/m.h"'}, "must not include checkpoint/migration"),
     ({"checkpoint/control/b.h": '#include "stillmap/checkpoint/snapshot/s.h"\n#include "stillmap/checkpoint/migration/m.h"'}, None),
     ({"checkpoint/migration/b.h": '#include "stillmap/checkpoint/control/c.h"'}, "must not include checkpoint/control"),
@@ -260,7 +278,10 @@ CASES = (
     ({"tools/stillmap/b.cpp": '#include "hostcuda/src/machine.h"'}, "internal to hostcuda"),
     ({"tools/stillmap/b.cpp": "#include <hostcuda/hostcuda.h>"}, None),
     ({"bench/b.cpp": '#include "tools/stillmap/t.h"'}, "bench must not include tools"),
-    ({"bench/b.cpp": '#include "bench/support/b.h"\n#include "stillmap/allocators/replay/r.h"'}, None),
+    ({"bench/b.cpp": '#include "bench/support/b.h"\n#include "bench/replay/r.h"'}, None),
+    ({"tools/stillmap/b.cpp": '#include "bench/replay/r.h"'}, None),
+    ({"python/src/b.cpp": '#include "bench/replay/r.h"'}, None),
+    ({"examples/e.cpp": '#include "bench/replay/r.h"'}, "must not include bench/replay"),
     ({"examples/e.cpp": '#include "tests/support/s.h"'}, "must not include tests"),
     ({"examples/e.cpp": "#include <hostcuda/hostcuda.h>"}, "must not include hostcuda"),
     # Internal headers.

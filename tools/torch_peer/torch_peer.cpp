@@ -9,7 +9,7 @@
 #include <exception>
 #include <string>
 
-#include "stillmap/allocators/replay/baselines/torch_peer.h"
+#include "bench/replay/baselines/torch_peer.h"
 
 #ifndef STILLMAP_TORCH_VERSION
 #define STILLMAP_TORCH_VERSION "unknown"

@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-#include "stillmap/allocators/replay/baselines/torch_peer.h"
+#include "bench/replay/baselines/torch_peer.h"
 
 namespace {
 

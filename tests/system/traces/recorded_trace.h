@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "stillmap/allocators/replay/replay.h"
-#include "stillmap/allocators/replay/trace_file.h"
+#include "bench/replay/replay.h"
+#include "bench/replay/trace_file.h"
 #include "tests/support/buffer_test.h"
 
 namespace stillmap::testing {

@@ -10,9 +10,9 @@
 #include <set>
 #include <utility>
 
-#include "stillmap/allocators/replay/device_memory_usage.h"
-#include "stillmap/allocators/replay/replay.h"
-#include "stillmap/allocators/replay/timeline.h"
+#include "bench/replay/device_memory_usage.h"
+#include "bench/replay/replay.h"
+#include "bench/replay/timeline.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/machine.h"

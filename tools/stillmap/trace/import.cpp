@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "stillmap/allocators/replay/trace_file.h"
+#include "bench/replay/trace_file.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/trace/trace_commands.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "stillmap/allocators/replay/replay.h"
+#include "bench/replay/replay.h"
 #include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {

@@ -12,7 +12,7 @@
 #include <system_error>
 #include <vector>
 
-#include "stillmap/allocators/replay/trace_file.h"
+#include "bench/replay/trace_file.h"
 
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "stillmap/allocators/replay/trace_file.h"
+#include "bench/replay/trace_file.h"
 #include "stillmap/vmm/base/format.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/base/units.h"

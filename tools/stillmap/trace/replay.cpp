@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "stillmap/allocators/replay/device_memory_usage.h"
-#include "stillmap/allocators/replay/replay.h"
-#include "stillmap/allocators/replay/trace_file.h"
+#include "bench/replay/device_memory_usage.h"
+#include "bench/replay/replay.h"
+#include "bench/replay/trace_file.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/machine.h"

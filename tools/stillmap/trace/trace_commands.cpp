@@ -1,6 +1,6 @@
 #include "tools/stillmap/trace/trace_commands.h"
 
-#include "stillmap/allocators/replay/replay_target.h"
+#include "bench/replay/replay_target.h"
 #include "tools/stillmap/cli/commands.h"
 
 namespace stillmap::tool {

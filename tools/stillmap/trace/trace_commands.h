@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/allocators/replay/serving/serving.h"
+#include "bench/replay/serving/serving.h"
 #include "tools/stillmap/common/machine.h"
 
 namespace stillmap::tool {
