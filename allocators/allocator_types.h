@@ -28,8 +28,8 @@ struct caching_allocator_options {
   std::size_t page_bytes = 0;
   static constexpr std::size_t largest_page = std::size_t{64} << 20;
   // While memory grows, a thread of the allocator's page pool keeps up to this many bytes of pages
-  // created ahead of need, within `limit`, so that growing waits for no cuMemCreate (30 us for each
-  // 2 MiB in hostcuda's cost model). What it costs: that much device memory beyond what is used, until
+  // created ahead of need, within `limit`, so that growing waits for no cuMemCreate (about 30 us for each
+  // 2 MiB on an A100 or H100). What it costs: that much device memory beyond what is used, until
   // empty_cache or trim, and one thread. 0: no page is created ahead, and there is no thread.
   std::size_t create_ahead_bytes = 0;
   // Asked before physical memory is created. shared_quota.h

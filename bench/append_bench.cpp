@@ -46,7 +46,7 @@ enum class kind { warm, cold, copying };
 
 void append_beside_memcpy(benchmark::State &state, kind what) {
   const std::size_t peak = what == kind::copying ? total() / 2 * 3 : total();
-  session s(state, memory_kind::backed, peak + (the_driver()->is_hostcuda() ? total() : 0));
+  session s(state, memory_kind::backed, peak + (the_driver()->is_simulator() ? total() : 0));
   if (!s) return;
   std::vector<unsigned char> from(chunk);
   for (std::size_t i = 0; i < chunk; ++i) from[i] = static_cast<unsigned char>(i * 31 >> 4);

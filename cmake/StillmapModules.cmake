@@ -6,6 +6,7 @@
 #   stillmap_FOLDER_<component>    its folder
 #   stillmap_USES_<component>      the components that it uses
 #   stillmap_INTERNAL_FOLDERS      names of folders with headers that are not installed
+#   stillmap_SIMULATOR             the name of the driver that STILLMAP_DRIVER=host means
 set(_list "${CMAKE_CURRENT_LIST_DIR}/../tools/build/modules.bzl")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${_list}")
 
@@ -20,6 +21,9 @@ endfunction()
 file(STRINGS "${_list}" _line REGEX "^STILLMAP_INTERNAL_FOLDERS = ")
 string(REGEX MATCHALL "\"[a-z]+\"" stillmap_INTERNAL_FOLDERS "${_line}")
 list(TRANSFORM stillmap_INTERNAL_FOLDERS REPLACE "\"" "")
+
+file(STRINGS "${_list}" _line REGEX "^STILLMAP_SIMULATOR = ")
+string(REGEX REPLACE ".*\"(.*)\"" "\\1" stillmap_SIMULATOR "${_line}")
 
 set(stillmap_COMPONENTS_KNOWN)
 set(stillmap_TOOL_COMPONENTS)

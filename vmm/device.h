@@ -1,4 +1,4 @@
-// A handle to one GPU, or to one that hostcuda simulates. Opening a device probes its capabilities
+// A handle to one GPU, or to one that the simulator describes. Opening a device probes its capabilities
 // once. A device owns its primary context, its address space ledger and its default page pool.
 // docs/driver.md#devices-and-fallbacks
 #pragma once

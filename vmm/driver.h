@@ -27,8 +27,8 @@ struct driver_table;  // the function pointers: driver/table.h, which needs <cud
 class driver {
  public:
   // The driver this process uses: STILLMAP_DRIVER=cuda (libcuda.so.1 of the system, WSL's path
-  // included), =host (the bundled hostcuda), =<path>; unset: cuda. Loaded and initialised at
-  // the first successful call, the same object ever after. A failure is not remembered.
+  // included), =host (the simulator), =<path>; unset: cuda. Loaded and initialised at the
+  // first successful call, the same object ever after. A failure is not remembered.
   // Errors: not_supported (none found, too old, or it fails to initialise). With STILLMAP_VERBOSE set
   //         the paths that were tried are printed on stderr.
   // Threads: safe. Cost: after the first call, one atomic load.
@@ -39,9 +39,12 @@ class driver {
 
   const std::string &path() const { return path_; }
   int version() const { return version_; }  // 13000 = CUDA 13.0
-  bool is_hostcuda() const { return hostcuda_; }
-  bool has(driver_call c) const;         // the symbol was found
-  void *symbol(const char *name) const;  // dlsym in the loaded library, nullptr if absent
+  bool has(driver_call c) const;            // the symbol was found
+  void *symbol(const char *name) const;     // dlsym in the loaded library, nullptr if absent
+  // Whether it is the simulator, which has no device but describes one: docs/driver.md#the-driver-seam
+  bool is_simulator() const { return simulator_; }
+  // A function of the simulator beside CUDA's, by its name without the simulator's; nullptr if absent.
+  void *simulator_function(const char *name) const;
   const driver_table &table() const { return *table_; }
 
   // Calls made through this seam since the last reset, and bytes moved. Relaxed atomics: exact
@@ -54,8 +57,8 @@ class driver {
   // Context: memory, stream and event calls need a current context (context_guard) unless said.
   // Threads: safe.
 
-  // cuInit, which load() has called once already: again after a hostcuda_reset, which has taken all
-  // handles along.
+  // cuInit, which load() has called once already: again after a reset of the simulator, which has
+  // taken all handles along.
   status initialise() const;
   result<int> device_count() const;
   result<int> device_handle(int ordinal) const;  // cuDeviceGet; what `device` is below
@@ -156,7 +159,7 @@ class driver {
   std::string path_;
   void *library_ = nullptr;
   int version_ = 0;
-  bool hostcuda_ = false;
+  bool simulator_ = false;
   std::unique_ptr<driver_table, void (*)(driver_table *)> table_{nullptr, nullptr};
   mutable std::array<std::atomic<std::uint64_t>, driver_call_count> calls_{};
   mutable std::atomic<std::uint64_t> to_device_{0}, to_host_{0}, on_device_{0};

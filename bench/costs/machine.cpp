@@ -39,7 +39,7 @@ std::string left_in_hostcuda(const driver &drv) {
 
 status machine::enter(hostcuda_memory kind) {
   leave();
-  if (driver_->is_hostcuda()) STILLMAP_RETURN_IF_ERROR(restart(*driver_, kind));
+  if (driver_->is_simulator()) STILLMAP_RETURN_IF_ERROR(restart(*driver_, kind));
   STILLMAP_ASSIGN_OR_RETURN(device_, driver_->device_handle(0));
   STILLMAP_ASSIGN_OR_RETURN(const context_handle context, driver_->retain_primary_context(device_));
   if (const status s = driver_->push_context(context); !s) {
@@ -60,7 +60,7 @@ std::string machine::leave() {
   if (context_ == nullptr) return "";
   std::string left;
   (void)driver_->synchronize_context();  // what was freed in stream order is free now
-  if (driver_->is_hostcuda()) {
+  if (driver_->is_simulator()) {
     left = left_in_hostcuda(*driver_);
   } else if (const auto now = driver_->memory_info_now();
              now && now->free.bytes() + page_ <= free_before_) {
@@ -78,7 +78,7 @@ std::string machine::device_name() const {
 }
 
 std::string machine::hostcuda_config() const {
-  if (!driver_->is_hostcuda()) return "";
+  if (!driver_->is_simulator()) return "";
   const std::string given = bench::environment("HOSTCUDA");
   return given.empty() ? "profile=h200" : given;
 }

@@ -25,7 +25,7 @@ std::string kernel_driver() {
 std::string version_of(const driver &drv) {
   const std::string number =
       std::to_string(drv.version() / 1000) + "." + std::to_string(drv.version() % 1000 / 10);
-  if (drv.is_hostcuda()) return "hostcuda, as CUDA " + number;
+  if (drv.is_simulator()) return "hostcuda, as CUDA " + number;
   return "driver " + kernel_driver() + ", CUDA " + number;
 }
 

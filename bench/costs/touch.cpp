@@ -125,7 +125,7 @@ void measure_touch(const machine &m, time_left left, bool quick, table &out) {
   const auto stream = m.create_stream();
   if (!stream) return out.refused(stream.error(), against::touched, 0);
   // hostcuda uses host memory: large sizes prove nothing there.
-  const std::size_t largest = quick ? 8_MiB : m.driver().is_hostcuda() ? 128_MiB : 1_GiB;
+  const std::size_t largest = quick ? 8_MiB : m.driver().is_simulator() ? 128_MiB : 1_GiB;
   const std::chrono::milliseconds pause(quick ? 5 : 100);
   std::vector<std::size_t> sizes{2_MiB, 8_MiB, 32_MiB, 128_MiB, 512_MiB, 1_GiB};
   std::erase_if(sizes, [&](std::size_t n) { return n > largest || n > m.allowance() / 3; });

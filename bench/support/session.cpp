@@ -27,7 +27,7 @@ bool smoke() {
 }
 
 bool on_gpu() {
-  return the_driver() != nullptr && !the_driver()->is_hostcuda();
+  return the_driver() != nullptr && !the_driver()->is_simulator();
 }
 
 std::size_t amount(std::size_t here, std::size_t gpu) {
@@ -54,7 +54,7 @@ const char *name_of(memory_kind kind) {
 
 session::session(benchmark::State &state, memory_kind kind, std::size_t needs)
     : state_(state), kind_(kind) {
-  if (the_driver()->is_hostcuda()) {
+  if (the_driver()->is_simulator()) {
     const std::string config = hostcuda_settings(name_of(kind));
     // Backed memory is host memory. A quarter more than needed, so that other programs keep some memory.
     if (kind == memory_kind::backed && checkpoint::available_host_memory().bytes / 5 * 4 < needs) {
@@ -96,11 +96,11 @@ void session::report(double per) {
   const double n = static_cast<double>(state_.iterations()) * per;
   state_.counters["calls"] = static_cast<double>(calls_) / n;
   state_.counters["copied_MiB"] = static_cast<double>(copied_ >> 20) / n;
-  const std::uint64_t peak = driver().is_hostcuda()
+  const std::uint64_t peak = driver().is_simulator()
                                  ? hostcuda_counters_of(driver()).physical_peak - peak_before_
                                  : dev().space().stats().physical_peak.bytes();
   state_.counters["peak_MiB"] = static_cast<double>(peak >> 20);  // of the whole case
-  if (driver().is_hostcuda() && kind_ == memory_kind::backed) {
+  if (driver().is_simulator() && kind_ == memory_kind::backed) {
     state_.counters["touch_ms"] = static_cast<double>(first_touch_ns_) / 1e6 / n;
   }
 }
@@ -136,11 +136,11 @@ int main(int argc, char **argv) {
   benchmark::AddCustomContext("driver", drv->path());
   benchmark::AddCustomContext("driver_version", std::to_string(drv->version()));
   benchmark::AddCustomContext(
-      "driver_is", drv->is_hostcuda() ? "hostcuda (host memory; no GPU figures)" : "CUDA");
+      "driver_is", drv->is_simulator() ? "hostcuda (host memory; no GPU figures)" : "CUDA");
   if (const auto d = stillmap::device::open(*drv, 0)) {
     benchmark::AddCustomContext("device", d->name());
   }
-  if (drv->is_hostcuda()) {
+  if (drv->is_simulator()) {
     const char *config = "";
     call_hostcuda<decltype(hostcuda_config)>(*drv, "hostcuda_config", &config);
     benchmark::AddCustomContext("hostcuda", config);

@@ -17,7 +17,7 @@ namespace stillmap::process {
 // prevents it. A `timeout` of 0 waits without limit for the process's CUDA calls to end.
 // Ensures: failure: the process runs as before. (If the driver refuses to unlock it too, that is
 //          reported to the error sink; then call thaw().)
-// Errors:  not_supported (a driver before CUDA 12.8, hostcuda, or memory that the driver cannot
+// Errors:  not_supported (a driver before CUDA 12.8, the simulator, or memory that the driver cannot
 //          save), busy (CUDA calls did not end within `timeout`), invalid_argument (no process that
 //          uses the driver, or not a running one), the driver's.
 // Cost:    three calls; the time is that of copying the memory.

@@ -35,8 +35,7 @@ struct suspend_options {
 
 struct suspender_options {
   // Bytes of pinned memory to keep for the next suspension. Pinning takes longer than copying, and
-  // cuMemFreeHost may wait for all work on the device (hostcuda's does; bench/cost_table measures a
-  // GPU's).
+  // cuMemFreeHost may wait for all work on the device.
   std::size_t keep_pinned = 0;
   // Copies in flight at once.
   std::size_t streams = 4;

@@ -63,7 +63,7 @@ nb::dict info_of(const device &d, const memory_info &memory) {
   info["peers"] = can.peers;
   info["driver_version"] = d.driver().version();
   info["driver_path"] = d.driver().path();
-  info["hostcuda"] = d.driver().is_hostcuda();
+  info["hostcuda"] = d.driver().is_simulator();
   return info;
 }
 

@@ -114,7 +114,7 @@ bool readable(std::uint64_t address, std::size_t bytes) {
 
 status check_readable(const exported_array &array, const device &d) {
   constexpr const char *op = "numpy";
-  if (!d.driver().is_hostcuda()) {
+  if (!d.driver().is_simulator()) {
     return make_error(errc::not_supported, op,
                       "the memory is a GPU's: copy it with to_host() or copy_to_host(), or use a "
                       "library for GPUs");

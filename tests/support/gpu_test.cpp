@@ -53,7 +53,7 @@ void device_test::SetUp() {
     if (hostcuda_required()) end_test("STILLMAP_DRIVER=host, but " + loaded.error().message());
     GTEST_SKIP() << "no driver: " << loaded.error().message();
   }
-  if ((*loaded)->is_hostcuda()) {
+  if ((*loaded)->is_simulator()) {
     const auto left = available_host_memory();
     if (left && *left < needed_host_memory) {
       GTEST_SKIP() << "the host has only " << (*left >> 20) << " MiB of memory left, and tests on "

@@ -23,7 +23,7 @@ class device_test : public ::testing::Test {
   void TearDown() override;
 
   stillmap::driver &driver() const { return *driver_; }
-  bool on_hostcuda() const { return driver_->is_hostcuda(); }
+  bool on_hostcuda() const { return driver_->is_simulator(); }
 
   // The device, or the test stops.
   device open_device(int ordinal = 0) const;

@@ -28,7 +28,7 @@ void call(const char *name, CUresult (*)(Parameters...), Arguments... arguments)
 
 bool available() {
   const auto drv = driver::get();
-  return drv && (*drv)->is_hostcuda();
+  return drv && (*drv)->is_simulator();
 }
 
 void reset(const char *config) {

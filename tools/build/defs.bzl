@@ -2,7 +2,7 @@
 
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library")
 load("//tools/build:batches.bzl", "batched")
-load("//tools/build:modules.bzl", "STILLMAP_INTERNAL_FOLDERS", "STILLMAP_MODULES")
+load("//tools/build:modules.bzl", "STILLMAP_INTERNAL_FOLDERS", "STILLMAP_MODULES", "STILLMAP_SIMULATOR")
 load("//tools/build:profiles.bzl", "HOSTCUDA_PROFILES")
 
 STILLMAP_COPTS = [
@@ -11,6 +11,12 @@ STILLMAP_COPTS = [
     "-Wextra",
     "-Wpedantic",
     "-Wshadow",
+]
+
+# For vmm/driver, which looks for the simulator.
+SIMULATOR_DEFINES = [
+    "STILLMAP_SIMULATOR=\\\"%s\\\"" % STILLMAP_SIMULATOR,
+    "STILLMAP_SIMULATOR_VARIABLE=\\\"STILLMAP_%s\\\"" % STILLMAP_SIMULATOR.upper(),
 ]
 
 # For the libraries: only what is marked for export leaves them.
@@ -136,7 +142,7 @@ def _header_alone_checks(name, headers, deps):
         deps = deps,
     )
 
-def stillmap_library(name, deps = [], linkopts = ["-pthread"], exclude = []):
+def stillmap_library(name, deps = [], linkopts = ["-pthread"], exclude = [], local_defines = []):
     """The library of the package it is called in, sub-folders included.
 
     A file's path is its include: checkpoint/image/reader.h is "stillmap/checkpoint/image/reader.h".
@@ -147,6 +153,7 @@ def stillmap_library(name, deps = [], linkopts = ["-pthread"], exclude = []):
       deps: libraries of others that it uses.
       linkopts: linker options.
       exclude: sources of the folder that are not part of the library.
+      local_defines: macros of its sources.
     """
     folder = native.package_name()
     sources = native.glob(["**/*.cpp"], exclude = exclude)
@@ -159,6 +166,7 @@ def stillmap_library(name, deps = [], linkopts = ["-pthread"], exclude = []):
         copts = STILLMAP_LIBRARY_COPTS,
         include_prefix = "stillmap/" + folder,
         linkopts = linkopts,
+        local_defines = local_defines,
         strip_include_prefix = "",
         deps = deps + ["//" + module for module in STILLMAP_MODULES[folder]],
     )

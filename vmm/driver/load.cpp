@@ -19,9 +19,11 @@ namespace {
 
 constexpr const char *load_op = "driver::load";
 constexpr const char *not_opened =
-    "no driver library could be opened: install an NVIDIA driver, or name hostcuda by "
-    "STILLMAP_DRIVER=host and STILLMAP_HOSTCUDA=path; STILLMAP_VERBOSE=1 shows every path that is "
-    "tried";
+    "no driver library could be opened: install an NVIDIA driver, or name " STILLMAP_SIMULATOR
+    " by STILLMAP_DRIVER=host and " STILLMAP_SIMULATOR_VARIABLE
+    "=path; STILLMAP_VERBOSE=1 shows every path that is tried";
+constexpr const char *no_simulator =
+    STILLMAP_SIMULATOR " was not found: " STILLMAP_SIMULATOR_VARIABLE "=path says where it is";
 constexpr int oldest_version = 10000;  // CUDA 10.0: every fence needs cuStreamIsCapturing
 
 tl::unexpected<error> unusable(const char *reason, std::uint64_t value = 0,
@@ -113,8 +115,8 @@ void say(const std::string &path, const char *what) {
 }
 
 // Opens the driver at `path`.
-result<driver *> open_locked(loaded_drivers &all, const std::string &path, bool skip_known_host)
-    STILLMAP_REQUIRES(all.mutex) {
+result<driver *> open_locked(loaded_drivers &all, const std::string &path,
+                             bool skip_known_simulator) STILLMAP_REQUIRES(all.mutex) {
   decltype(all.by_library) one{{nullptr, nullptr}};
   auto entered = one.extract(one.begin());
   void *library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -125,9 +127,9 @@ result<driver *> open_locked(loaded_drivers &all, const std::string &path, bool 
   }
   if (const auto known = all.by_library.find(library); known != all.by_library.end()) {
     dlclose(library);  // the count of the first opening stays
-    // For a bare name, dlopen() returns any library with that SONAME, also a loaded hostcuda.
-    if (skip_known_host && known->second->is_hostcuda()) {
-      say(path, "is the hostcuda that was loaded before; looking further");
+    // For a bare name, dlopen() returns any library with that SONAME, also a loaded simulator.
+    if (skip_known_simulator && known->second->is_simulator()) {
+      say(path, "is the simulator that was loaded before; looking further");
       return unusable(not_opened);
     }
     return known->second;
@@ -166,7 +168,7 @@ result<driver *> driver_access::build(void *library, const std::string &path) {
   made->path_ = path_of(library, path);
   made->version_ = version;
   made->library_ = library;
-  made->hostcuda_ = dlsym(library, "hostcuda_reset") != nullptr;
+  made->simulator_ = made->simulator_function("reset") != nullptr;
   auto table = std::make_unique<driver_table>();
   fill(*table, resolver(library, version));
   made->table_ = {table.release(), [](driver_table *t) { delete t; }};
@@ -186,17 +188,15 @@ result<driver *> driver::load(std::string_view which) {
     const bool by_system = which.empty() || which == "cuda";
     const std::vector<std::string> candidates = by_system ? driver_search::system_candidates()
                                                 : which == "host"
-                                                    ? driver_search::hostcuda_candidates()
+                                                    ? driver_search::simulator_candidates()
                                                     : std::vector<std::string>{std::string(which)};
     // dlopen() answers a bare name with any library of that SONAME that is open already.
-    const bool skip_known_host = by_system || which == driver_search::soname;
+    const bool skip_known_simulator = by_system || which == driver_search::soname;
     loaded_drivers &all = loaded();
     const lock_guard lock(all.mutex);
-    result<driver *> outcome =
-        unusable(which == "host" ? "hostcuda was not found: STILLMAP_HOSTCUDA=path says where it is"
-                                 : not_opened);
+    result<driver *> outcome = unusable(which == "host" ? no_simulator : not_opened);
     for (const std::string &path : candidates) {
-      result<driver *> opened = open_locked(all, path, skip_known_host);
+      result<driver *> opened = open_locked(all, path, skip_known_simulator);
       if (opened) return opened;
       // The error of a library that was opened is more useful than that of an absent one.
       if (opened.error().reason != not_opened) outcome = opened;
@@ -230,6 +230,12 @@ bool driver::has(driver_call c) const {
 
 void *driver::symbol(const char *name) const {
   return dlsym(library_, name);
+}
+
+void *driver::simulator_function(const char *name) const {
+  std::array<char, 128> whole{};  // on the stack: callers may have no memory to spare
+  const int length = std::snprintf(whole.data(), whole.size(), STILLMAP_SIMULATOR "_%s", name);
+  return length < static_cast<int>(whole.size()) ? symbol(whole.data()) : nullptr;
 }
 
 driver_counts driver::counts() const {

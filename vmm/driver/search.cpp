@@ -43,11 +43,11 @@ fs::path python_package_of(const fs::path &folder) {
   return {};
 }
 
-// Bazel's runfiles: <workspace>/hostcuda/libcuda.so.1, whatever the workspace is called.
+// Bazel's runfiles: <workspace>/<simulator>/libcuda.so.1, whatever the workspace is called.
 void add_runfiles(std::vector<std::string> &out, const fs::path &folder) {
   std::error_code none;
   for (fs::directory_iterator at(folder, none), end; !none && at != end; at.increment(none)) {
-    const fs::path candidate = at->path() / "hostcuda" / soname;
+    const fs::path candidate = at->path() / STILLMAP_SIMULATOR / soname;
     std::error_code missing;
     if (fs::exists(candidate, missing)) out.push_back(candidate.string());
   }
@@ -68,30 +68,32 @@ std::vector<std::string> system_candidates() {
   };
 }
 
-std::vector<std::string> hostcuda_candidates() {
-  if (const char *given = ::secure_getenv("STILLMAP_HOSTCUDA");
+std::vector<std::string> simulator_candidates() {
+  if (const char *given = ::secure_getenv(STILLMAP_SIMULATOR_VARIABLE);
       given != nullptr && *given != '\0') {
     return {given};  // named and missing is an error, not a reason to look elsewhere
   }
   std::vector<std::string> out;
   for (const fs::path &folder : {folder_of_this_library(), folder_of_executable()}) {
     if (folder.empty()) continue;
-    out.push_back((folder / "stillmap/hostcuda" / soname).string());         // lib/
-    out.push_back((folder / "../lib/stillmap/hostcuda" / soname).string());  // bin/
-#ifdef STILLMAP_LIBDIR  // "lib64", "lib/x86_64-linux-gnu"
-    out.push_back((folder / ".." / STILLMAP_LIBDIR / "stillmap/hostcuda" / soname).string());
+    const fs::path installed = fs::path("stillmap") / STILLMAP_SIMULATOR / soname;
+    out.push_back((folder / installed).string());             // lib/
+    out.push_back((folder / "../lib" / installed).string());  // bin/
+#ifdef STILLMAP_LIBDIR                                        // "lib64", "lib/x86_64-linux-gnu"
+    out.push_back((folder / ".." / STILLMAP_LIBDIR / installed).string());
 #endif
-    out.push_back((folder / "../hostcuda" / soname).string());  // bazel-bin/tools/
+    out.push_back((folder / ".." / STILLMAP_SIMULATOR / soname).string());  // bazel-bin/tools/
     if (const fs::path package = python_package_of(folder); !package.empty()) {
-      out.push_back((package.parent_path() / "stillmap_hostcuda/lib" / soname).string());
+      out.push_back(
+          (package.parent_path() / "stillmap_" STILLMAP_SIMULATOR "/lib" / soname).string());
     }
   }
   if (const char *runfiles = ::secure_getenv("RUNFILES_DIR")) add_runfiles(out, runfiles);
   std::error_code none;
   const fs::path executable = fs::read_symlink("/proc/self/exe", none);
   if (!executable.empty()) add_runfiles(out, executable.string() + ".runfiles");
-#ifdef STILLMAP_HOSTCUDA_DIR
-  out.push_back(std::string(STILLMAP_HOSTCUDA_DIR) + "/" + soname);
+#ifdef STILLMAP_SIMULATOR_DIR
+  out.push_back(std::string(STILLMAP_SIMULATOR_DIR) + "/" + soname);
 #endif
   return out;
 }

@@ -8,7 +8,7 @@ namespace stillmap::driver_search {
 
 // What to try for STILLMAP_DRIVER=cuda and =host, best first.
 std::vector<std::string> system_candidates();
-std::vector<std::string> hostcuda_candidates();
+std::vector<std::string> simulator_candidates();
 
 // The file name of a machine's driver.
 inline constexpr const char *soname = "libcuda.so.1";

@@ -204,7 +204,7 @@ std::vector<int> prober::peers() {
 // The configuration of a simulated machine, "profile=wsl2,memory=..."; empty on a real driver.
 std::string_view prober::simulated() const {
   const auto configuration =
-      reinterpret_cast<int (*)(const char **)>(drv_.symbol("hostcuda_config"));
+      reinterpret_cast<int (*)(const char **)>(drv_.simulator_function("config"));
   const char *text = nullptr;
   if (configuration == nullptr || configuration(&text) != 0 || text == nullptr) return {};
   return text;
@@ -212,11 +212,11 @@ std::string_view prober::simulated() const {
 
 // A simulated machine has no device files.
 bool prober::on_wsl() const {
-  if (!drv_.is_hostcuda()) return ::access("/dev/dxg", F_OK) == 0;
+  if (!drv_.is_simulator()) return ::access("/dev/dxg", F_OK) == 0;
   return simulated().find("profile=wsl2") != std::string_view::npos;
 }
 
-// hostcuda reports its limit: with real bytes it is that of the process, far below a driver's.
+// The simulator reports its limit: with real bytes it is that of the process, far below a driver's.
 std::size_t prober::mapping_ceiling() const {
   constexpr std::string_view key = ",mappings=";
   const std::string_view text = simulated();

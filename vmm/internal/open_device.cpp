@@ -47,7 +47,7 @@ status check_ordinal(const driver &drv, int ordinal) {
 }
 
 result<std::shared_ptr<device_state>> open_state(const driver &drv, int ordinal) {
-  // Again after load(): hostcuda_reset() may have ended the driver since.
+  // Again after load(): a reset of the simulator may have ended the driver since.
   STILLMAP_RETURN_IF_ERROR(drv.initialise());
   STILLMAP_RETURN_IF_ERROR(check_ordinal(drv, ordinal));
   STILLMAP_ASSIGN_OR_RETURN(auto name, drv.device_name(ordinal));

@@ -6,7 +6,7 @@
 namespace stillmap {
 
 // In the order of the addresses, in which the pools will give the pages out again: a driver may map
-// pages that were created one after the other with less work (hostcuda: one mmap instead of many).
+// pages that were created one after the other with less work (on host memory: one mmap instead of many).
 removal::~removal() {
   if (gone_.empty()) return;
   for (entry *e = gone_.front(); e != nullptr; e = list::after(*e)) e->clear();

@@ -43,8 +43,8 @@ void chunk_digests_on_host(const host_kernels::launch *launch) {
 
 void register_host_kernel(const driver &drv) noexcept {
   const auto add =
-      reinterpret_cast<host_kernels::register_kernel>(drv.symbol("hostcuda_register_kernel"));
-  const auto access = reinterpret_cast<host_kernels::access>(drv.symbol("hostcuda_access"));
+      reinterpret_cast<host_kernels::register_kernel>(drv.simulator_function("register_kernel"));
+  const auto access = reinterpret_cast<host_kernels::access>(drv.simulator_function("access"));
   if (add == nullptr || access == nullptr) return;
   translate = access;
   const std::size_t sizes[] = {8, 8, 8, 8, 8, 8, 8};

@@ -1,10 +1,7 @@
-// The kernel of chunk_digests.h as a host function, for drivers that run host functions in place of
-// kernels.
-//
-// A driver without a PTX compiler may export two C functions, found by name through the driver
-// seam; hostcuda/docs/kernels.md describes them:
-//   hostcuda_register_kernel  binds a kernel's entry name to a host function
-//   hostcuda_access           translates a device address for that function
+// The kernel of chunk_digests.h as a host function, for the simulator, which has no PTX compiler and runs
+// host functions in place of kernels. Two functions of its own, which its page on kernels describes:
+//   register_kernel  binds a kernel's entry name to a host function
+//   access           translates a device address for that function
 #pragma once
 
 #include <cstddef>

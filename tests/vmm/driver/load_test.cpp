@@ -113,7 +113,7 @@ std::string candidates_in(const fs::path &folder) {
 // Regression: `cd shared; stillmap doctor` ran the library hostcuda/libcuda.so.1 beside shared.
 TEST(driver_candidates, are_not_looked_for_in_the_current_directory) {
   if (std::getenv("STILLMAP_TEST_CANDIDATES") != nullptr) {
-    for (const std::string &path : driver_search::hostcuda_candidates()) {
+    for (const std::string &path : driver_search::simulator_candidates()) {
       std::printf("candidate %s\n", path.c_str());
     }
     std::fflush(stdout);
@@ -236,7 +236,7 @@ TEST_F(second_driver, that_refuses_to_initialise_is_refused_but_not_for_ever) {
   const auto again = driver::load(path_);
   ASSERT_TRUE(again) << again.error().message();
   EXPECT_NE(*again, &driver());
-  EXPECT_TRUE((*again)->is_hostcuda());
+  EXPECT_TRUE((*again)->is_simulator());
 }
 
 TEST_F(second_driver, that_cannot_count_its_devices_makes_open_fail_with_its_error) {

@@ -75,7 +75,7 @@ outcome<device> open_device(const driver_options &o) {
 }
 
 std::string describe(const driver &drv, const device &d) {
-  if (drv.is_hostcuda()) {
+  if (drv.is_simulator()) {
     return fmt::format("hostcuda, a CUDA driver on host memory (simulating '{}')", d.name());
   }
   return fmt::format("the GPU {}", d.name());

@@ -110,7 +110,7 @@ class growth_demo {
     const auto memory = d.memory();
     if (!memory) return memory.error().message();
     std::uint64_t free = memory->free.bytes();
-    if (d.driver().is_hostcuda()) {
+    if (d.driver().is_simulator()) {
       // Its device memory is host memory; some is left to the machine.
       std::uint64_t host = checkpoint::available_host_memory().bytes;
       host -= std::min<std::uint64_t>(host, std::uint64_t{512} << 20);

@@ -55,7 +55,7 @@ outcome<void> with_advice(const status &s) {
 }
 
 outcome<void> room_on_host(const driver &drv, std::uint64_t wanted, std::uint64_t so_far) {
-  if (!drv.is_hostcuda()) return {};
+  if (!drv.is_simulator()) return {};
   const std::uint64_t left = checkpoint::available_host_memory().bytes;
   if (left >= wanted + host_headroom) return {};
   return fail(exit_failed,

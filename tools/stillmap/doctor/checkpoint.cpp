@@ -233,7 +233,7 @@ finding migration_tls() {
 finding driver_checkpoint(const driver &drv) {
   const finding f{"driver_checkpoint", "the driver's state", works::yes,
                   "the driver has cuCheckpointProcess* and can save its state of a process"};
-  if (drv.is_hostcuda()) return f.judged(works::no, "hostcuda cannot save processes", "a GPU");
+  if (drv.is_simulator()) return f.judged(works::no, "hostcuda cannot save processes", "a GPU");
   if (drv.version() >= first_with_checkpoint && drv.symbol("cuCheckpointProcessLock") != nullptr) {
     return f;
   }

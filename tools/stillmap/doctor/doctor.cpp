@@ -176,7 +176,7 @@ std::vector<finding> host_facts(const driver &drv) {
                           few ? "; each exported page is one while it travels. Fix: ulimit -n 65536"
                               : "")));
   }
-  if (drv.is_hostcuda()) {
+  if (drv.is_simulator()) {
     std::ifstream in("/proc/sys/vm/max_map_count");
     std::uint64_t maps = 0;
     if (in >> maps) {
@@ -279,7 +279,7 @@ outcome<exit_status> examine_all(const doctor_options &o) {
     json_writer json;
     json.begin_object().field("usable", usable).field("conclusion", verdict);
     json.begin_object("driver").field("path", drv.path()).field("version", drv.version());
-    json.field("hostcuda", drv.is_hostcuda()).end();
+    json.field("hostcuda", drv.is_simulator()).end();
     json.begin_array("devices");
     for (const device_report &r : devices) write_device(r, json);
     json.end().begin_object("host");
@@ -290,8 +290,8 @@ outcome<exit_status> examine_all(const doctor_options &o) {
   }
   const terminal t = terminal_of(stdout);
   fmt::print("Driver: {}\n  {}, CUDA {}\n", drv.path(),
-             drv.is_hostcuda() ? "hostcuda, a CUDA driver on host memory (no GPU is involved)"
-                               : "a CUDA driver",
+             drv.is_simulator() ? "hostcuda, a CUDA driver on host memory (no GPU is involved)"
+                                : "a CUDA driver",
              version_text(drv.version()));
   for (const device_report &r : devices) {
     fmt::print("\nDevice {}: {}\n", r.ordinal, r.name);
