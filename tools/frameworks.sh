@@ -62,7 +62,7 @@ done
 for folder in "$environments"/torch_2_8/lib/python3*/site-packages/nvidia/cuda_runtime/include; do
   [[ ! -d $folder ]] || export STILLMAP_CUDA12_INCLUDE=${STILLMAP_CUDA12_INCLUDE:-$folder}
 done
-tools/hostcuda_wheel.sh --stage-only
+hostcuda/python/wheel.sh --stage-only
 if [[ ! $wheel ]]; then
   say "building the package stillmap"
   rm -rf out/frameworks/wheel

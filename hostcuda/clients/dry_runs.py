@@ -3,7 +3,7 @@
 
     hostcuda/clients/dry_runs.py --libraries FOLDER --stillmap LIBRARY [--find-least] [MODEL...]
 
-FOLDER is what tools/hostcuda_wheel.sh --stage-only writes: out/wheel/source/stillmap_hostcuda. The packages are
+FOLDER is what hostcuda/python/wheel.sh --stage-only writes: out/wheel/source/stillmap_hostcuda. The packages are
 installed from PyPI at pinned versions below --work.
 """
 import argparse

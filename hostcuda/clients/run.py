@@ -4,7 +4,7 @@
     hostcuda/clients/run.py --libraries FOLDER [CLIENT...]
 
 Each client is installed from PyPI at a pinned version, in an environment of its own below --work (out/clients).
-FOLDER is an installed hostcuda with the command `hostcuda`, or what tools/hostcuda_wheel.sh --stage-only writes.
+FOLDER is an installed hostcuda with the command `hostcuda`, or what hostcuda/python/wheel.sh --stage-only writes.
 `--stillmap LIBRARY` adds PyTorch on libstillmap_torch.so. The table goes to --table.
 
 Exit status: 0 when each failure has an explanation below, 1 when one has none, 2 when nothing could be run.

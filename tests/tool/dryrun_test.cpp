@@ -119,7 +119,7 @@ TEST_F(dryrun, says_what_to_install) {
   const ran r = run("dryrun python3 train.py", "PATH=/nonexistent");
   EXPECT_EQ(r.status, 3);
   EXPECT_EQ(r.out, "");
-  EXPECT_NE(r.err.find("tools/hostcuda_wheel.sh makes the package: pip install out/wheel/"),
+  EXPECT_NE(r.err.find("hostcuda/python/wheel.sh makes the package: pip install out/wheel/"),
             std::string::npos)
       << r.err;
   expect_usage("dryrun", "PROGRAM is missing");

@@ -20,7 +20,7 @@ DRIVER = "libcuda.so.1"
 # RPATH, which the loader reads before LD_LIBRARY_PATH.
 RUNTIMES = ("libcudart.so.12", "libcudart.so.13")
 # It is on no index.
-PACKAGE = "in the Python package stillmap-hostcuda, which tools/hostcuda_wheel.sh makes in a checkout of Stillmap: pip " \
+PACKAGE = "in the Python package stillmap-hostcuda, which hostcuda/python/wheel.sh makes in a checkout of Stillmap: pip " \
           "install out/wheel/stillmap_hostcuda-*.whl"
 MATH_LIBRARIES = "mathlibs"  # the folder of their stand-ins, which compute nothing and are preloaded likewise
 

@@ -1,4 +1,4 @@
-"""Marked tests that use the driver by ctypes only. Not found by unittest or by name: tools/hostcuda_wheel.sh runs it."""
+"""Marked tests that use the driver by ctypes only. Not found by unittest or by name: hostcuda/python/wheel.sh runs it."""
 import ctypes
 import sys
 from types import SimpleNamespace

@@ -180,7 +180,7 @@ with_pkgconfig() {
 # A program without Stillmap, by the installed command.
 with_hostcuda_command() {
   local run="$moved/bin/hostcuda run"
-  $run --profile multi:2 --config memory=1G -- python3 "$here/hostcuda_consumer.py" || return 1
+  $run --profile multi:2 --config memory=1G -- python3 "$root/hostcuda/python/tests/installed_program.py" || return 1
   ! $run --profile nonsense -- true 2>"$work/messages" || fail "hostcuda run takes a machine that there is not"
   says 'there are: h200,'
   ! $run --config memory=lots -- true 2>"$work/messages" || fail "hostcuda run takes invalid settings"
@@ -190,7 +190,7 @@ with_hostcuda_command() {
 # The Python package, as the wheel has it, and its pytest plug-in. Building a wheel needs PyPI.
 with_hostcuda_package() {
   local python=python3
-  "$root/tools/hostcuda_wheel.sh" --stage-only --libraries "$(dirname "$hostcuda")" || return 1
+  "$root/hostcuda/python/wheel.sh" --stage-only --libraries "$(dirname "$hostcuda")" || return 1
   cd "$root/out/wheel"
   export PYTHONPATH=source PYTHONDONTWRITEBYTECODE=1
   $python -c 'import stillmap_hostcuda as h; h.load(); h.reset("profile=mig")' || return 1

@@ -31,7 +31,7 @@ constexpr const char *run_package_in =
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from stillmap_hostcuda.launcher import main; "
     "sys.exit(main())";
 constexpr const char *how_to_install =
-    "in a checkout of Stillmap, tools/hostcuda_wheel.sh makes the package: pip install "
+    "in a checkout of Stillmap, hostcuda/python/wheel.sh makes the package: pip install "
     "out/wheel/stillmap_hostcuda-*.whl";
 
 struct dryrun_options {
@@ -171,7 +171,7 @@ void add_dryrun_command(command &root) {
   c.notes =
       "hostcuda is found beside this command, in its prefix, in PATH, or in the Python package\n"
       "stillmap-hostcuda, which has the dry run. It is on no index: in a checkout of Stillmap\n"
-      "tools/hostcuda_wheel.sh makes it. The exit status is that of hostcuda dryrun: 0 if the "
+      "hostcuda/python/wheel.sh makes it. The exit status is that of hostcuda dryrun: 0 if the "
       "program\n"
       "ended well under each allocator, 1 if not, 2 for wrong usage.\n"
       "Example: stillmap dryrun --gpu a100 --allocator all -- python train.py --batch 8\n";

@@ -1,12 +1,12 @@
 #!/bin/bash
 # Makes the wheel of stillmap-hostcuda: hostcuda's libraries, the command `hostcuda` and the pytest plug-in.
-#   tools/hostcuda_wheel.sh [--libraries FOLDER] [--check] [--stage-only]
+#   hostcuda/python/wheel.sh [--libraries FOLDER] [--check] [--stage-only]
 #     --libraries FOLDER   take them from an installed hostcuda, in place of building them with Bazel
 #     --check              install the wheel in a new virtual environment with pytest, and run its tests
 #     --stage-only         write the package, without building the wheel; needs no network
 # Writes out/wheel/stillmap_hostcuda/ and out/wheel/*.whl. The build backend comes from PyPI. The wheel has a CUDA
 # runtime for each major version whose headers were found (STILLMAP_CUDA12_INCLUDE, STILLMAP_CUDA13_INCLUDE).
-source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/setup.sh"
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../../tools/setup.sh"
 
 libraries='' check='' stage_only='' math=()
 while (($#)); do
@@ -17,7 +17,7 @@ while (($#)); do
     *)
       sed -n '2,8s/^# \?//p' "${BASH_SOURCE[0]}"
       [[ $1 == --help || $1 == -h ]] && exit 0
-      die "tools/hostcuda_wheel.sh does not know $1"
+      die "hostcuda/python/wheel.sh does not know $1"
       ;;
   esac
   shift
@@ -71,6 +71,6 @@ out/wheel/fresh/bin/pip install --quiet --disable-pip-version-check "$wheel" pyt
   cd out/wheel # so that nothing of the repository is imported
   fresh/bin/python -m pytest -q -p no:cacheprovider --hostcuda=on "$STILLMAP_ROOT/hostcuda/python/tests/driver_by_ctypes.py"
   fresh/bin/hostcuda run --profile multi:2 --config memory=1G -- \
-    fresh/bin/python "$STILLMAP_ROOT/tests/system/install/hostcuda_consumer.py"
+    fresh/bin/python "$STILLMAP_ROOT/hostcuda/python/tests/installed_program.py"
 )
 say "the installed wheel works"
