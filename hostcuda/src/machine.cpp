@@ -134,7 +134,6 @@ std::string describe(const settings &s) {
   if (s.skip_kernels) o << ",kernels=skip";
   if (s.vmm_in_capture) o << ",vmm_in_capture=allow";
   if (s.reuse_stream_handles) o << ",stream_handles=reuse";
-  if (s.log_unsupported) o << ",log=unsupported";
   if (!s.costs_file.empty()) o << ",costs=" << s.costs_file;
   return o.str();
 }
@@ -186,10 +185,6 @@ bool apply(const std::string &key, const std::string &value, settings *out) {
   if (key == "stream_handles") {
     out->reuse_stream_handles = value == "reuse";
     return value == "reuse" || value == "new";
-  }
-  if (key == "log") {
-    out->log_unsupported = value == "unsupported";
-    return value == "unsupported" || value == "none";
   }
   if (key == "costs") {
     out->costs_file = value;

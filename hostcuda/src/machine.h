@@ -53,7 +53,6 @@ struct settings {
   bool skip_kernels = false;          // accept kernels without a host function, and do not run them
   bool reuse_stream_handles = false;  // a new stream gets the handle that was destroyed last
   bool vmm_in_capture = false;        // a global capture allows create, map, unmap and set-access
-  bool log_unsupported = false;       // print the name of each function that returns NOT_SUPPORTED
 };
 
 // nullptr until the settings of the environment variable have been read.

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <string>
 
 #include "driver_functions.h"
@@ -101,26 +100,6 @@ TEST_F(unsupported, CheckpointFunctionsNeedNoInit) {
     ASSERT_NE(find(name), nullptr) << name;
     EXPECT_EQ(find(name)(), CUDA_ERROR_NOT_SUPPORTED) << name;
   }
-}
-
-TEST_F(unsupported, NamesAreLoggedOnceOnRequest) {
-  const any_function function = find("cuTexObjectCreate");
-  ASSERT_NE(function, nullptr);
-  ::testing::internal::CaptureStderr();
-  function();
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
-  start("profile=h200,log=unsupported");
-  ::testing::internal::CaptureStderr();
-  function();
-  function();
-  find("cuSurfObjectCreate")();
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
-            "hostcuda: cuTexObjectCreate is not supported\n"
-            "hostcuda: cuSurfObjectCreate is not supported\n");
-  const char *config = nullptr;
-  ASSERT_EQ(hostcuda_config(&config), CUDA_SUCCESS);
-  EXPECT_NE(std::strstr(config, "log=unsupported"), nullptr) << config;
-  EXPECT_EQ(hostcuda_reset("log=everything"), CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_F(unsupported, AStreamIsInNoGreenContext) {

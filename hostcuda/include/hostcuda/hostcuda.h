@@ -50,8 +50,6 @@ extern "C" {
  *                        whether cuMemCreate, cuMemMap, cuMemUnmap and cuMemSetAccess are unsafe
  *                        calls during a global capture (refuse, the default), or are allowed, as
  *                        PyTorch's expandable segments need for CUDA graphs
- *   log=unsupported|none prints the name of each function that returns NOT_SUPPORTED because
- *                        hostcuda does not provide it, once (default none)
  *
  * NULL or "" selects the configuration of the environment variable.
  * Requires: no other thread is inside the driver.

@@ -4,7 +4,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -163,15 +162,9 @@ CUresult enter(entry_point *entry, unsigned flags, std::size_t bytes) {
   return lacking ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 
-CUresult not_supported(entry_point *entry) {
-  if (current_settings().log_unsupported && !entry->group->logged.exchange(true))
-    std::fprintf(stderr, "hostcuda: %s is not supported\n", entry->symbol);
-  return CUDA_ERROR_NOT_SUPPORTED;
-}
-
 CUresult call_not_provided(entry_point *entry) {
   const CUresult r = enter(entry, before_init | ignores_sticky, 0);
-  return r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_SUPPORTED ? not_supported(entry) : r;
+  return r == CUDA_SUCCESS ? CUDA_ERROR_NOT_SUPPORTED : r;
 }
 
 void *find_entry(const char *name, int version, bool per_thread_stream, int *status) {
@@ -229,7 +222,6 @@ std::uint64_t modelled_ns() {
 void reset_entries() {
   for (call_group *g : all_groups()) {
     g->calls = 0;
-    g->logged = false;
     g->has_cost = false;
     set_rule(g, {});
   }

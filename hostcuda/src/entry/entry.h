@@ -40,10 +40,6 @@ entry_point *register_entry(const char *symbol, int since_version, void *address
 // function has none.
 CUresult enter(entry_point *entry, unsigned flags, std::size_t bytes);
 
-// Records a call of a function that hostcuda does not provide, and returns NOT_SUPPORTED. With
-// log=unsupported, prints the function's name the first time.
-CUresult not_supported(entry_point *entry);
-
 // Body of an export without a signature: NOT_SUPPORTED in every state, before cuInit too, unless
 // the process is a forked child or a fault is injected.
 CUresult call_not_provided(entry_point *entry);
@@ -93,8 +89,7 @@ void reset_entries();
 // Defines a function that always fails.
 #define HOSTCUDA_UNSUPPORTED(name, since, flags, params) \
   HOSTCUDA_CHECK_NAME(#name, name)                       \
-  HOSTCUDA_ENTRY(name, since, flags, 0, params,          \
-                 { return ::hostcuda::not_supported(hostcuda_entry_##name); })
+  HOSTCUDA_ENTRY(name, since, flags, 0, params, { return CUDA_ERROR_NOT_SUPPORTED; })
 
 // Exports a function that hostcuda does not provide, without its signature: the arguments are not
 // read, and on the platforms of the driver the caller removes them. The C++ name differs from the

@@ -22,8 +22,7 @@ struct call_rule {
 struct call_group {
   const char *name = "";  // the key in the table of groups
   std::atomic<std::uint64_t> calls{0};
-  std::atomic<bool> logged{false};  // log=unsupported has named it
-  std::atomic<bool> armed{false};   // avoids the lock when there is no rule
+  std::atomic<bool> armed{false};  // avoids the lock when there is no rule
   // Cost of a call. Written at reset only, before has_cost is set.
   std::atomic<bool> has_cost{false};
   double fixed_ns = 0;
