@@ -7,9 +7,10 @@
 #include <chrono>
 #include <vector>
 
-#include "bench/replay/device_memory_usage.h"
 #include "bench/replay/internal/failure.h"
 #include "bench/replay/internal/memory_samples.h"
+#include "bench/replay/less_memory.h"
+#include "bench/replay/simulator.h"
 #include "stillmap/vmm/base/format.h"
 #include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/try.h"
@@ -74,7 +75,7 @@ class call_meter {
   }
 
  private:
-  driver_counts counts() const { return own_calls_ ? hostcuda_counts(drv_) : drv_.counts(); }
+  driver_counts counts() const { return own_calls_ ? counts_of_process(drv_) : drv_.counts(); }
 
   const driver &drv_;
   bool own_calls_;

@@ -55,7 +55,7 @@ struct replay_result {
   std::string where_oom;  // "operation 1234 of 5678: 1 GiB on stream 0, with 3 GiB live and ..."
   std::uint64_t moved_bytes = 0;
   std::uint64_t bytes_checked = 0;
-  std::uint64_t violations = 0;          // reported by hostcuda's oracle
+  std::uint64_t violations = 0;          // reported by the simulator
   std::optional<replay_moment> moment;   // if requested and the allocator has maps
   std::vector<timeline_point> timeline;  // if requested
 };

@@ -62,7 +62,7 @@ struct target_kind {
   const char *what;  // one clause, for --help
   bool has_limit;    // honours target_options::limit by itself
   result<std::unique_ptr<replay_target>> (*make)(const device &, const target_options &);
-  bool own_calls = false;  // calls the driver by itself: only hostcuda counts its calls
+  bool own_calls = false;  // calls the driver by itself: only the simulator counts its calls
 };
 
 // The environment variable that names the library of `torch`: what tools/torch_peer/build makes.

@@ -4,7 +4,6 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
-#include "bench/replay/device_memory_usage.h"
 #include "bench/replay/replay.h"
 #include "bench/replay/trace_file.h"
 #include "python/src/devices.h"

@@ -35,7 +35,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from mutation.suite import Program, Suite  # noqa: E402
 from mutation.tree import Tree  # noqa: E402
 
-MODULES = "vmm,allocators,checkpoint,image,snapshot,handoff,migration,control,process,mpi"
+MODULES = "vmm,allocators,checkpoint,bench/replay,image,snapshot,handoff,migration,control,process,mpi"
 
 
 def write_json(path, value):

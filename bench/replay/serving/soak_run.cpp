@@ -7,7 +7,7 @@
 
 #include <unistd.h>
 
-#include "bench/replay/device_memory_usage.h"
+#include "bench/replay/simulator.h"
 #include "stillmap/allocators/caching_allocator.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/context.h"

@@ -1,7 +1,6 @@
 // What the compared allocators hold and report: direct, the driver's pool, and segments.
 #include <gtest/gtest.h>
 
-#include "bench/replay/device_memory_usage.h"
 #include "bench/replay/replay.h"
 #include "stillmap/vmm/context.h"
 #include "tests/support/buffer_test.h"

@@ -10,8 +10,8 @@
 #include <random>
 #include <sstream>
 
-#include "bench/replay/device_memory_usage.h"
 #include "bench/replay/replay.h"
+#include "bench/replay/simulator.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/golden.h"
 

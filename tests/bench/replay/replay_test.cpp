@@ -6,8 +6,8 @@
 #include <random>
 #include <utility>
 
-#include "bench/replay/device_memory_usage.h"
 #include "bench/replay/replay.h"
+#include "bench/replay/simulator.h"
 #include "stillmap/vmm/context.h"
 #include "tests/support/buffer_test.h"
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <map>
 
-#include "bench/replay/device_memory_usage.h"
+#include "bench/replay/simulator.h"
 #include "tests/support/gpu_test.h"
 
 namespace stillmap::testing {

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <random>
 
-#include "bench/replay/device_memory_usage.h"
 #include "bench/replay/replay.h"
 #include "bench/replay/trace_file.h"
 #include "stillmap/vmm/context.h"

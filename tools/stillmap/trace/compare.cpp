@@ -10,8 +10,8 @@
 #include <set>
 #include <utility>
 
-#include "bench/replay/device_memory_usage.h"
 #include "bench/replay/replay.h"
+#include "bench/replay/simulator.h"
 #include "bench/replay/timeline.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/json.h"

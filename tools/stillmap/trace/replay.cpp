@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "bench/replay/device_memory_usage.h"
 #include "bench/replay/replay.h"
+#include "bench/replay/simulator.h"
 #include "bench/replay/trace_file.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/json.h"

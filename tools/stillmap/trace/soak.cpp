@@ -6,9 +6,9 @@
 #include <cstdio>
 #include <memory>
 
-#include "bench/replay/device_memory_usage.h"
 #include "bench/replay/replay.h"
 #include "bench/replay/serving/soak_run.h"
+#include "bench/replay/simulator.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/machine.h"

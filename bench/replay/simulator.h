@@ -1,7 +1,9 @@
-// Memory counters, modelled costs and violations of hostcuda, and a limit on a device's memory. On
-// other drivers the counters are absent.
+// What a replay asks of the simulator beyond CUDA's calls: settings, memory counters, modelled costs,
+// violations. Nothing else in this folder depends on which driver that is. On other drivers the counters
+// are absent.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,7 +13,7 @@
 
 namespace stillmap::replay {
 
-// Configures hostcuda for a replay: the environment's settings, then `profile` unless it is empty;
+// Configures the simulator for a replay: the environment's settings, then `profile` unless it is empty;
 // unbacked memory unless `keep_bytes`; a cost table unless one is set. No effect on other drivers.
 // Requires: no device is open.
 // Errors: invalid_argument (a profile on another driver, or an unknown one).
@@ -32,24 +34,8 @@ class modelled_time {
 };
 // All calls of this process, those that other libraries make too; those without a driver_call are
 // left out.
-driver_counts hostcuda_counts(const driver &drv);
-
-// Limits a device's memory during its lifetime: hostcuda simulates a smaller device; on a GPU the
-// rest is allocated, unless the measured allocator enforces a limit itself.
-class less_memory {
- public:
-  // Errors: invalid_argument (more than is free); the driver's.
-  static result<less_memory> leave(const device &d, std::optional<std::uint64_t> bytes,
-                                   bool keeps_to_limit);
-  less_memory(less_memory &&o) noexcept;
-  less_memory &operator=(less_memory &&) = delete;
-  ~less_memory();
-
- private:
-  explicit less_memory(const device &d) : device_(d) {}
-  device device_;
-  bool occupied_ = false;
-  physical_handle ballast_ = physical_handle::none;
-};
+driver_counts counts_of_process(const driver &drv);
+// Makes `bytes` of a device's memory unavailable; 0: none. False: refused, or not the simulator.
+bool occupy(const device &d, std::size_t bytes);
 
 }  // namespace stillmap::replay

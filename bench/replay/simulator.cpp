@@ -1,4 +1,4 @@
-#include "bench/replay/device_memory_usage.h"
+#include "bench/replay/simulator.h"
 
 #include <fmt/format.h>
 #include <hostcuda/hostcuda.h>
@@ -8,26 +8,22 @@
 #include <cstdlib>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 
 #include "bench/replay/internal/failure.h"
-#include "stillmap/vmm/base/format.h"
-#include "stillmap/vmm/base/try.h"
-#include "stillmap/vmm/base/units.h"
 
 namespace stillmap::replay {
 namespace {
 
 template <class Function>
 bool find(const driver &drv, const char *name, Function *&out) {
-  out = reinterpret_cast<Function *>(drv.symbol(name));
+  out = reinterpret_cast<Function *>(drv.simulator_function(name));
   return out != nullptr;
 }
 
 std::optional<hostcuda_counters> counters(const driver &drv) {
   CUresult (*get)(hostcuda_counters *) = nullptr;
   hostcuda_counters c = {};
-  if (!find(drv, "hostcuda_get_counters", get) || get(&c) != CUDA_SUCCESS) return std::nullopt;
+  if (!find(drv, "get_counters", get) || get(&c) != CUDA_SUCCESS) return std::nullopt;
   return c;
 }
 
@@ -86,7 +82,7 @@ class temporary_file {
 
 status become_machine(driver &drv, const std::string &profile, bool keep_bytes) {
   CUresult (*reset)(const char *) = nullptr;
-  if (!find(drv, "hostcuda_reset", reset)) {
+  if (!find(drv, "reset", reset)) {
     if (profile.empty()) return {};
     return fail(errc::invalid_argument, "--profile is for hostcuda; this driver is " + drv.path());
   }
@@ -125,10 +121,10 @@ std::uint64_t violations(const driver &drv) {
   return c ? c->violations : 0;
 }
 
-driver_counts hostcuda_counts(const driver &drv) {
+driver_counts counts_of_process(const driver &drv) {
   driver_counts out;
   CUresult (*each)(void (*)(const char *, std::uint64_t, void *), void *) = nullptr;
-  if (!find(drv, "hostcuda_each_call", each)) return out;
+  if (!find(drv, "each_call", each)) return out;
   const auto add = [](const char *name, std::uint64_t calls, void *to) {
     static const auto by_name = [] {
       std::unordered_map<std::string_view, std::size_t> all;
@@ -144,7 +140,7 @@ driver_counts hostcuda_counts(const driver &drv) {
   return out;
 }
 
-modelled_time::modelled_time(const driver &drv) : get_(drv.symbol("hostcuda_modelled_ns")) {}
+modelled_time::modelled_time(const driver &drv) : get_(drv.simulator_function("modelled_ns")) {}
 
 std::optional<std::uint64_t> modelled_time::ns() const {
   const auto get = reinterpret_cast<CUresult (*)(std::uint64_t *)>(get_);
@@ -153,43 +149,9 @@ std::optional<std::uint64_t> modelled_time::ns() const {
   return ns;
 }
 
-result<less_memory> less_memory::leave(const device &d, std::optional<std::uint64_t> bytes,
-                                       bool keeps_to_limit) {
-  less_memory out(d);
-  if (!bytes) return out;
-  STILLMAP_ASSIGN_OR_RETURN(const auto now, d.driver().memory_info_now());
-  const std::uint64_t free = now.free.bytes();
-  if (*bytes > free) {
-    return fail(errc::invalid_argument,
-                fmt::format("--capacity {} is more than the {} that are free on this device",
-                            format_bytes(*bytes), format_bytes(free)));
-  }
-  CUresult (*occupy)(CUdevice, std::size_t) = nullptr;
-  if (find(d.driver(), "hostcuda_occupy", occupy)) {
-    if (occupy(d.ordinal(), free - *bytes) != CUDA_SUCCESS) {
-      return fail(errc::not_supported, "hostcuda refused a smaller device memory");
-    }
-    out.occupied_ = true;
-  } else if (!keeps_to_limit) {
-    physical_properties what;
-    what.location = on_device(d.ordinal());
-    const std::size_t ballast = round_down(free - *bytes, d.capabilities().page_bytes);
-    if (ballast == 0) return out;
-    STILLMAP_ASSIGN_OR_RETURN(out.ballast_, d.driver().create_physical(ballast, what));
-  }
-  return out;
-}
-
-less_memory::less_memory(less_memory &&o) noexcept
-    : device_(o.device_),
-      occupied_(std::exchange(o.occupied_, false)),
-      ballast_(std::exchange(o.ballast_, physical_handle::none)) {}
-
-less_memory::~less_memory() {
-  CUresult (*occupy)(CUdevice, std::size_t) = nullptr;
-  if (occupied_ && find(device_.driver(), "hostcuda_occupy", occupy)) occupy(device_.ordinal(), 0);
-  if (ballast_ != physical_handle::none)
-    report_if_failed(device_.driver().release_physical(ballast_));
+bool occupy(const device &d, std::size_t bytes) {
+  CUresult (*take)(CUdevice, std::size_t) = nullptr;
+  return find(d.driver(), "occupy", take) && take(d.ordinal(), bytes) == CUDA_SUCCESS;
 }
 
 }  // namespace stillmap::replay
