@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "stillmap/checkpoint/base/error_wire.h"
 #include "stillmap/checkpoint/handoff/internal/socket_path.h"
 #include "stillmap/checkpoint/handoff/internal/unix_socket.h"
 #include "stillmap/checkpoint/handoff/internal/wire.h"

@@ -2,13 +2,11 @@
 // somebody else chooses, SHA-256 detects deliberate changes. docs/image_format.md#digests
 #pragma once
 
-#include <array>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 
+#include "stillmap/checkpoint/base/fixed_bytes.h"
 #include "stillmap/vmm/base/error.h"
 
 namespace stillmap::image {
@@ -18,28 +16,12 @@ inline constexpr std::size_t block_bytes = 4096;
 
 using bytes_view = std::span<const std::byte>;
 
-// N bytes of an id, a digest or a key, compared lexicographically.
-template <std::size_t N, class Tag>
-struct fixed_bytes {
-  std::array<std::byte, N> bytes{};
-
-  bool is_zero() const { return *this == fixed_bytes{}; }
-  std::string text() const {  // in hexadecimal
-    static constexpr char digits[] = "0123456789abcdef";
-    std::string t;
-    for (const std::byte b : bytes) {
-      t += digits[std::to_integer<unsigned>(b) >> 4];
-      t += digits[std::to_integer<unsigned>(b) & 15];
-    }
-    return t;
-  }
-  auto operator<=>(const fixed_bytes &) const = default;
-};
-
-using image_id = fixed_bytes<16, struct image_id_tag>;      // random; of an image or a set
-using digest = fixed_bytes<16, struct digest_tag>;          // XXH3-128 (big-endian), or Poly1305
-using digest_key = fixed_bytes<32, struct digest_key_tag>;  // random; of the contents' digests
-using sha256 = fixed_bytes<32, struct sha256_tag>;
+using image_id = checkpoint::fixed_bytes<16, struct image_id_tag>;  // random; of an image or a set
+using digest =
+    checkpoint::fixed_bytes<16, struct digest_tag>;  // XXH3-128 (big-endian), or Poly1305
+using digest_key =
+    checkpoint::fixed_bytes<32, struct digest_key_tag>;  // random; of the contents' digests
+using sha256 = checkpoint::fixed_bytes<32, struct sha256_tag>;
 
 // XXH3-128: detects accidents. Cost: about as long as it takes to read the bytes from memory.
 digest digest_of(bytes_view bytes);

@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "stillmap/checkpoint/base/fixed_bytes.h"
 #include "stillmap/checkpoint/image/internal/atomic_file.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/random.h"
@@ -131,7 +132,7 @@ std::optional<set_position> parse_name_in_set(std::string_view name) {
   const auto [after, wrong] = std::from_chars(name.data() + before_index.size(), end, p.index);
   if (wrong != std::errc{} || after == end) return std::nullopt;
   const std::string_view id(after + 1, static_cast<std::size_t>(end - after) - 1);
-  if (!parse(id.substr(0, 2 * p.set.bytes.size()), p.set)) return std::nullopt;
+  if (!parse_hex(id.substr(0, 2 * p.set.bytes.size()), p.set)) return std::nullopt;
   // Names are canonical: no leading zeros.
   if (name != name_in_set(p.index, p.set)) return std::nullopt;
   return p;

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "stillmap/checkpoint/base/fixed_bytes.h"
 #include "stillmap/checkpoint/image/digest.h"
 #include "stillmap/vmm/base/error.h"
 
@@ -55,7 +56,7 @@ struct superblock {
   sha256 manifest_sum;
   sha256 seals_sum;  // zero unless signed
   // By the image's key, of everything before it; zero unless encrypted.
-  fixed_bytes<tag_bytes, struct superblock_tag_tag> authentication;
+  checkpoint::fixed_bytes<tag_bytes, struct superblock_tag_tag> authentication;
   sha256 root;  // of all fields above; set by encode, checked by decode
 
   bool encrypted() const { return (flags & flag_encrypted) != 0; }

@@ -1,8 +1,8 @@
 #include <atomic>
 
+#include "stillmap/checkpoint/base/parallel_for.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/open_image.h"
-#include "stillmap/checkpoint/image/internal/parallel_for.h"
 #include "stillmap/checkpoint/image/reader.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/mutex.h"
@@ -32,11 +32,12 @@ class image_check {
   }
 
   status run() {
-    parallel_for(threads_for(options_.threads, chunks_.size()), [this]() noexcept {
-      if (status ok = with_host_memory(verify_op, [this] { return work(); }); !ok) {
-        end(std::move(ok));
-      }
-    });
+    checkpoint::parallel_for(
+        checkpoint::threads_for(options_.threads, chunks_.size()), [this]() noexcept {
+          if (status ok = with_host_memory(verify_op, [this] { return work(); }); !ok) {
+            end(std::move(ok));
+          }
+        });
     const lock_guard lock(mutex_);
     return result_;
   }

@@ -7,6 +7,7 @@
 #include <list>
 #include <thread>
 
+#include "stillmap/checkpoint/base/error_wire.h"
 #include "stillmap/checkpoint/migration/internal/connection_list.h"
 #include "stillmap/checkpoint/migration/internal/session.h"
 #include "stillmap/checkpoint/migration/migration.h"

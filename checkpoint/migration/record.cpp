@@ -12,7 +12,6 @@
 
 #include "stillmap/checkpoint/image/internal/atomic_file.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
-#include "stillmap/checkpoint/image/internal/wire.h"
 #include "stillmap/checkpoint/migration/internal/record_lock.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/mutex.h"
@@ -111,7 +110,7 @@ bool parse_epoch(std::string_view text, std::uint64_t &into) {
 bool parse_transfer(std::string_view text, incoming_transfer &into) {
   const std::size_t first = text.find(' '), second = text.find(' ', first + 1);
   if (first == std::string_view::npos || second == std::string_view::npos) return false;
-  return image::parse(text.substr(0, first), into.session) &&
+  return parse_hex(text.substr(0, first), into.session) &&
          parse_epoch(text.substr(first + 1, second - first - 1), into.epoch) &&
          parse_name(text.substr(second + 1), transfer_names, into.state);
 }
@@ -176,11 +175,11 @@ std::optional<record> parse_record(const std::string &text) {
   };
   record r;
   std::string_view task, epoch, state, session, contents, peer, certificate, transfer;
-  if (line() != first_line || !field("task", task) || !image::parse(task, r.task) ||
+  if (line() != first_line || !field("task", task) || !parse_hex(task, r.task) ||
       !field("epoch", epoch) || !parse_epoch(epoch, r.epoch) || !field("state", state) ||
       !parse_name(state, names, r.state) || !field("session", session) ||
-      !image::parse(session, r.session) || !field("contents", contents) ||
-      !image::parse(contents, r.contents) || !field("peer", peer) ||
+      !parse_hex(session, r.session) || !field("contents", contents) ||
+      !parse_hex(contents, r.contents) || !field("peer", peer) ||
       !field("certificate", certificate)) {
     return std::nullopt;
   }
@@ -230,7 +229,7 @@ void record::refuse(const session_id &id, std::uint64_t its_epoch) {
 
 std::optional<task_id> parse_task_id(std::string_view text) {
   task_id out;
-  return image::parse(text, out) ? std::optional(out) : std::nullopt;
+  return parse_hex(text, out) ? std::optional(out) : std::nullopt;
 }
 
 record_file::record_file(std::string directory, const task_id &task, image::file_calls &calls,

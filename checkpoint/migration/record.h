@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "stillmap/checkpoint/base/fixed_bytes.h"
 #include "stillmap/checkpoint/image/digest.h"
 
 namespace stillmap::image {
@@ -19,8 +20,8 @@ namespace stillmap::migration {
 
 class record_lock;
 
-using task_id = image::fixed_bytes<16, struct task_id_tag>;
-using session_id = image::fixed_bytes<16, struct session_id_tag>;
+using task_id = checkpoint::fixed_bytes<16, struct task_id_tag>;
+using session_id = checkpoint::fixed_bytes<16, struct session_id_tag>;
 
 enum class ownership : std::uint8_t {
   owner,     // this machine owns the task; at a destination, receive() has not returned it yet

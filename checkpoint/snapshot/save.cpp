@@ -1,5 +1,5 @@
+#include "stillmap/checkpoint/base/parallel_for.h"
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
-#include "stillmap/checkpoint/image/internal/parallel_for.h"
 #include "stillmap/checkpoint/snapshot/internal/layout_manifest.h"
 #include "stillmap/checkpoint/snapshot/internal/save_operation.h"
 #include "stillmap/vmm/base/host_memory.h"
@@ -20,7 +20,7 @@ result<save_operation> save_operation::create(const device &d, std::span<const s
 
 result<image::written> save_operation::write(const std::string &path,
                                              const image::write_options &options) {
-  const unsigned threads = image::threads_for(options.threads, layout_.pages.size());
+  const unsigned threads = checkpoint::threads_for(options.threads, layout_.pages.size());
   STILLMAP_ASSIGN_OR_RETURN(const auto contents,
                             device_contents::create(device_, layout_, threads));
   if (options.parent) {

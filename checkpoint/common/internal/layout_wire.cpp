@@ -1,8 +1,6 @@
 #include "stillmap/checkpoint/common/internal/layout_wire.h"
 
-#include <algorithm>
-
-#include "stillmap/checkpoint/common/internal/wire_format.h"
+#include "stillmap/checkpoint/base/wire_format.h"
 
 namespace stillmap::checkpoint {
 namespace {
@@ -49,33 +47,6 @@ result<memory_layout> decode_layout(std::span<const std::byte> from) {
   fields(r, l);
   if (r.done()) return l;
   return make_error(errc::corrupt, "checkpoint::decode_layout", "the bytes are no memory layout");
-}
-
-std::vector<std::byte> encode(const error &e) {
-  errc code = errc::not_supported;  // the driver's and the system's other errors
-  for (int c = 1; c <= static_cast<int>(errc::operation_canceled); ++c) {
-    if (e.is(static_cast<errc>(c))) code = static_cast<errc>(c);
-  }
-  wire_writer w(largest_peer_error / 2);
-  w(static_cast<std::uint32_t>(code), static_cast<std::uint32_t>(e.unit), e.value,
-    std::string(e.operation) + ": " + e.reason);
-  return w.take();
-}
-
-error decode_peer_error(std::span<const std::byte> from, const char *operation) {
-  wire_reader r(from);
-  errc code = errc::corrupt;
-  error_unit unit = error_unit::none;
-  std::uint64_t value = 0;
-  std::string text;
-  r(up_to(code, errc::operation_canceled, errc::out_of_memory), up_to(unit, error_unit::items),
-    value, text);
-  if (!r.done()) return {make_error_code(errc::corrupt), operation, peer_refused};
-  // It may end up in a terminal.
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c > '~'; }, '?');
-  const error e{make_error_code(code), operation, peer_refused, value, 0, unit};
-  return e.with({.cause = std::move(text)});
 }
 
 }  // namespace stillmap::checkpoint

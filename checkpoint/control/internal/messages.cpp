@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <concepts>
 
-#include "stillmap/checkpoint/common/internal/wire_format.h"
+#include "stillmap/checkpoint/base/wire_format.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/base/utf8.h"
 

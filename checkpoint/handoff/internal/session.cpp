@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "stillmap/checkpoint/base/error_wire.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 

@@ -1,6 +1,6 @@
 #include "stillmap/checkpoint/handoff/internal/wire.h"
 
-#include "stillmap/checkpoint/common/internal/wire_format.h"
+#include "stillmap/checkpoint/base/wire_format.h"
 
 namespace stillmap::handoff {
 namespace {

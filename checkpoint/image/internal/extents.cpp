@@ -3,8 +3,8 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "stillmap/checkpoint/base/parallel_for.h"
 #include "stillmap/checkpoint/image/internal/image_error.h"
-#include "stillmap/checkpoint/image/internal/parallel_for.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
@@ -219,14 +219,15 @@ void extent_writer::stop(status result) {
 }
 
 status extent_writer::run() {
-  parallel_for(threads_for(options_.threads, table_.size()), [this]() noexcept {
-    auto ok = with_host_memory(extents_op, [this]() -> status {
-      worker w(*this);
-      STILLMAP_RETURN_IF_ERROR(w.prepare());
-      return w.work();
-    });
-    if (!ok) stop(std::move(ok));
-  });
+  checkpoint::parallel_for(checkpoint::threads_for(options_.threads, table_.size()),
+                           [this]() noexcept {
+                             auto ok = with_host_memory(extents_op, [this]() -> status {
+                               worker w(*this);
+                               STILLMAP_RETURN_IF_ERROR(w.prepare());
+                               return w.work();
+                             });
+                             if (!ok) stop(std::move(ok));
+                           });
   const lock_guard lock(mutex_);
   return result_;
 }

@@ -3,12 +3,13 @@
 
 #include <span>
 
+#include "stillmap/checkpoint/base/fixed_bytes.h"
 #include "stillmap/checkpoint/image/keys.h"
 #include "stillmap/checkpoint/image/superblock.h"
 
 namespace stillmap::image {
 
-using signature = fixed_bytes<64, struct signature_tag>;
+using signature = checkpoint::fixed_bytes<64, struct signature_tag>;
 
 // Errors: invalid_argument (not a valid key).
 result<signature> sign(const signing_key &key, const sha256 &root);
@@ -44,7 +45,7 @@ class cipher {
   bool run(bool encrypt, nonce n, bytes_view from, std::span<std::byte> to,
            std::span<std::byte> tag) const;
 
-  fixed_bytes<32, struct derived_key_tag> key_;
+  checkpoint::fixed_bytes<32, struct derived_key_tag> key_;
   image_id image_;
 };
 

@@ -1,11 +1,10 @@
-// Loads and stores little-endian numbers at byte offsets, and reads hexadecimal ids.
+// Loads and stores little-endian numbers at byte offsets.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 #include <cstring>
 #include <span>
-#include <string_view>
 #include <type_traits>
 
 #include "stillmap/checkpoint/image/digest.h"
@@ -28,22 +27,6 @@ template <class T>
 void store(std::span<std::byte> to, std::size_t at, const T &value) {
   static_assert(std::is_trivially_copyable_v<T>);
   std::memcpy(to.data() + at, &value, sizeof value);
-}
-
-// Reads what fixed_bytes::text() writes. False: another text.
-template <class Bytes>
-bool parse(std::string_view text, Bytes &into) {
-  if (text.size() != 2 * into.bytes.size()) return false;
-  for (std::size_t i = 0; i < into.bytes.size(); ++i) {
-    unsigned value = 0;
-    for (const char c : {text[2 * i], text[2 * i + 1]}) {
-      const bool letter = c >= 'a' && c <= 'f';
-      if (!letter && (c < '0' || c > '9')) return false;
-      value = value * 16 + static_cast<unsigned>(letter ? c - 'a' + 10 : c - '0');
-    }
-    into.bytes[i] = static_cast<std::byte>(value);
-  }
-  return true;
 }
 
 // Rounds up to a multiple of block_bytes. Requires: no overflow.

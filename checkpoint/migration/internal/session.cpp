@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "stillmap/checkpoint/base/error_wire.h"
 #include "stillmap/checkpoint/image/image_set.h"
 #include "stillmap/checkpoint/migration/internal/chunk_receiver.h"
 #include "stillmap/vmm/base/host_memory.h"

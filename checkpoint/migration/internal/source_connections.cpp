@@ -5,7 +5,8 @@
 #include <string_view>
 #include <thread>
 
-#include "stillmap/checkpoint/image/internal/parallel_for.h"
+#include "stillmap/checkpoint/base/error_wire.h"
+#include "stillmap/checkpoint/base/parallel_for.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/try.h"
@@ -137,7 +138,7 @@ result<std::size_t> source_connections::copy(source_memory &from, copy_round &ro
     STILLMAP_RETURN_IF_ERROR(send_chunks(l, from, round, sent));
     return send(*l.to, kind::round_end, {}, options_.timeout, number);
   };
-  image::parallel_for(static_cast<unsigned>(channels) + 1, [&]() noexcept {
+  checkpoint::parallel_for(static_cast<unsigned>(channels) + 1, [&]() noexcept {
     // With fewer threads than tasks, one thread runs several. `find` is first: it waits for no
     // other.
     for (std::size_t i = next++; i <= channels; i = next++) {

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "stillmap/checkpoint/common/internal/wire_format.h"
+#include "stillmap/checkpoint/base/error_wire.h"
+#include "stillmap/checkpoint/base/wire_format.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::migration {

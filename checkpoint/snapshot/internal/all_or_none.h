@@ -8,7 +8,7 @@
 #include <stop_token>
 #include <thread>
 
-#include "stillmap/checkpoint/image/internal/parallel_for.h"
+#include "stillmap/checkpoint/base/parallel_for.h"
 #include "stillmap/vmm/base/error.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/mutex.h"
@@ -55,7 +55,7 @@ class part_group {
 template <class Work>
 status for_each_part(part_group &all, std::size_t parts, const Work &work) {
   std::atomic<std::size_t> next{0};
-  image::parallel_for(static_cast<unsigned>(std::min<std::size_t>(parts, 64)), [&]() noexcept {
+  checkpoint::parallel_for(static_cast<unsigned>(std::min<std::size_t>(parts, 64)), [&]() noexcept {
     for (std::size_t i = next++; i < parts && all.outcome(); i = next++) {
       const status ok = with_host_memory("snapshot::for_each_part", [&] { return work(i); });
       if (!ok) all.fail(ok.error());

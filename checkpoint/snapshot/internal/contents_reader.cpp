@@ -4,9 +4,9 @@
 #include <atomic>
 #include <optional>
 
+#include "stillmap/checkpoint/base/parallel_for.h"
 #include "stillmap/checkpoint/common/internal/batch_copier.h"
 #include "stillmap/checkpoint/common/internal/host_memory.h"
-#include "stillmap/checkpoint/image/internal/parallel_for.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/try.h"
@@ -50,13 +50,13 @@ class contents_reader {
 
   status run() {
     const unsigned threads =
-        image::threads_for(static_cast<unsigned>(options_.threads), steps_.size());
+        checkpoint::threads_for(static_cast<unsigned>(options_.threads), steps_.size());
     STILLMAP_ASSIGN_OR_RETURN(copier_, checkpoint::batch_copier::create(device_, threads));
     const std::size_t room = from_.superblock().chunk_bytes;
     STILLMAP_ASSIGN_OR_RETURN(const auto buffers, checkpoint::host_memory::create(
                                                       device_, threads * room, contents_reader_op));
     std::atomic<std::size_t> streams{0};
-    image::parallel_for(threads, [&]() noexcept {
+    checkpoint::parallel_for(threads, [&]() noexcept {
       const std::size_t stream = streams++;
       work(stream, {buffers.data() + stream * room, room});
     });

@@ -9,7 +9,7 @@
 #include <atomic>
 #include <optional>
 
-#include "stillmap/checkpoint/common/internal/wire_format.h"
+#include "stillmap/checkpoint/base/wire_format.h"
 #include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/checkpoint/handoff/internal/ownership_word.h"
 #include "stillmap/vmm/context.h"

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <mutex>
 
-#include "stillmap/checkpoint/common/internal/wire_format.h"
+#include "stillmap/checkpoint/base/wire_format.h"
 #include "stillmap/checkpoint/migration/migration.h"
 
 namespace stillmap::migration {

@@ -1,5 +1,6 @@
 // Migration messages that are truncated, damaged, out of order or too large; and records on disk.
 #include "stillmap/checkpoint/migration/internal/wire.h"
+#include "stillmap/checkpoint/base/error_wire.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -10,7 +10,7 @@
 
 #include "stillmap/vmm/base/start_thread.h"
 
-namespace stillmap::image {
+namespace stillmap::checkpoint {
 
 // `requested` threads (0: the number of processors, at most 8), but no more than there are pieces.
 inline unsigned threads_for(unsigned requested, std::size_t pieces) {
@@ -36,4 +36,4 @@ void parallel_for(unsigned threads, const Work &work) {
   for (std::thread &t : others) t.join();
 }
 
-}  // namespace stillmap::image
+}  // namespace stillmap::checkpoint

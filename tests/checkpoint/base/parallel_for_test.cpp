@@ -1,5 +1,5 @@
 // Work on several threads.
-#include "stillmap/checkpoint/image/internal/parallel_for.h"
+#include "stillmap/checkpoint/base/parallel_for.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include "tests/support/no_threads.h"
 #include "tests/support/thread_signals.h"
 
-namespace stillmap::image {
+namespace stillmap::checkpoint {
 namespace {
 
 TEST(parallel_for, its_threads_run_no_handler_of_the_program) {
@@ -34,4 +34,4 @@ TEST(parallel_for, one_thread_works_where_no_other_can_be_started) {
 }
 
 }  // namespace
-}  // namespace stillmap::image
+}  // namespace stillmap::checkpoint

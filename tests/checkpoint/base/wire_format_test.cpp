@@ -1,5 +1,5 @@
 // Fields of messages as bytes: exactly which, there and back, and what a reader refuses.
-#include "stillmap/checkpoint/common/internal/wire_format.h"
+#include "stillmap/checkpoint/base/wire_format.h"
 
 #include <gtest/gtest.h>
 
