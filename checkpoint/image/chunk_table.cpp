@@ -2,8 +2,9 @@
 
 #include <algorithm>
 
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/base/file_error.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/checkpoint/image/parts.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 
@@ -15,9 +16,9 @@ constexpr const char *chunk_table_op = "image::open";
 // The position is that of the field in the file (in an encrypted table: before decryption).
 tl::unexpected<error> wrong(const superblock &s, std::size_t record, std::size_t field,
                             const char *reason, std::string found, std::string expected) {
-  return image_error(errc::corrupt, chunk_table_op, reason, part::chunk_table,
-                     s.chunk_table.offset + record * record_bytes + field, std::move(found),
-                     std::move(expected));
+  return checkpoint::file_error(errc::corrupt, chunk_table_op, reason, part::chunk_table,
+                                s.chunk_table.offset + record * record_bytes + field,
+                                std::move(found), std::move(expected));
 }
 tl::unexpected<error> wrong(const superblock &s, std::size_t record, std::size_t field,
                             const char *reason, std::uint64_t found, std::string expected) {
@@ -161,9 +162,9 @@ status check_layout(std::span<const chunk_record> table, std::span<const std::ui
       return wrong(s, i, 0, "more chunks than the pages need", table.size(), std::to_string(i));
     }
     if (at != s.contents_bytes) {
-      return image_error(errc::corrupt, chunk_table_op,
-                         "the size of the contents is not the sum of the pages", part::superblock,
-                         136, std::to_string(s.contents_bytes), std::to_string(at));
+      return checkpoint::file_error(
+          errc::corrupt, chunk_table_op, "the size of the contents is not the sum of the pages",
+          part::superblock, 136, std::to_string(s.contents_bytes), std::to_string(at));
     }
     return {};
   });
@@ -186,15 +187,15 @@ status check_extents(std::span<const chunk_record> table, const superblock &s) {
       end = to_block(table[i].extent().end());
     }
     if (end != s.chunk_table.offset) {
-      return image_error(errc::corrupt, chunk_table_op,
-                         "the chunk table does not follow the extents", part::superblock, 152,
-                         std::to_string(s.chunk_table.offset), std::to_string(end));
+      return checkpoint::file_error(errc::corrupt, chunk_table_op,
+                                    "the chunk table does not follow the extents", part::superblock,
+                                    152, std::to_string(s.chunk_table.offset), std::to_string(end));
     }
     const std::uint64_t seals = stored.size() * seal_bytes + s.tag();
     if (s.is_signed() && s.seals.bytes != seals) {
-      return image_error(errc::corrupt, chunk_table_op,
-                         "the number of seals is not the number of extents", part::superblock, 192,
-                         std::to_string(s.seals.bytes), std::to_string(seals));
+      return checkpoint::file_error(
+          errc::corrupt, chunk_table_op, "the number of seals is not the number of extents",
+          part::superblock, 192, std::to_string(s.seals.bytes), std::to_string(seals));
     }
     return {};
   });

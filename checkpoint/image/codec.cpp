@@ -3,7 +3,8 @@
 #include <lz4.h>
 #include <zstd.h>
 
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/base/file_error.h"
+#include "stillmap/checkpoint/image/parts.h"
 #include "stillmap/vmm/base/host_memory.h"
 
 namespace stillmap::image {
@@ -14,8 +15,8 @@ constexpr const char *codec_op = "image::decompress";
 constexpr int zstd_level = 1;
 
 tl::unexpected<error> wrong(const char *reason, std::string found, std::size_t expected) {
-  return image_error(errc::corrupt, codec_op, reason, part::extents, 0, std::move(found),
-                     std::to_string(expected));
+  return checkpoint::file_error(errc::corrupt, codec_op, reason, part::extents, 0, std::move(found),
+                                std::to_string(expected));
 }
 
 }  // namespace
@@ -76,8 +77,8 @@ status compressor::decompress(chunk_kind kind, bytes_view from, std::span<std::b
     }
     if (!state_->decompress) state_->decompress.reset(ZSTD_createDCtx());
     if (!state_->decompress) {
-      return image_error(errc::out_of_memory, codec_op, "no host memory to decompress",
-                         part::extents, 0);
+      return checkpoint::file_error(errc::out_of_memory, codec_op, "no host memory to decompress",
+                                    part::extents, 0);
     }
     const std::size_t n = ZSTD_decompressDCtx(state_->decompress.get(), to.data(), to.size(),
                                               from.data(), from.size());

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "stillmap/checkpoint/image/internal/file_calls.h"
-#include "stillmap/checkpoint/image/internal/image_error.h"
-#include "stillmap/checkpoint/image/internal/read_superblock.h"
+#include "stillmap/checkpoint/base/file_error.h"
+#include "stillmap/checkpoint/base/file_system.h"
+#include "stillmap/checkpoint/image/read_superblock.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 
@@ -19,13 +19,13 @@ constexpr int folder_flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 
 class folder_lister {
  public:
-  explicit folder_lister(file_calls &calls) : calls_(calls) {}
+  explicit folder_lister(checkpoint::file_system &files) : files_(files) {}
 
   result<folder_contents> run(int directory) {
     STILLMAP_RETURN_IF_ERROR(add(directory, ""));
     for (const std::string &name : folders_) {
-      const open_directory in{
-          calls_, calls_.open_at(directory, name.c_str(), folder_flags | O_NOFOLLOW, 0)};
+      const checkpoint::open_directory in{
+          files_, files_.open_at(directory, name.c_str(), folder_flags | O_NOFOLLOW, 0)};
       const status listed = in.fd < 0
                                 ? make_system_error(-in.fd, folder_op, "cannot open the folder")
                                 : add(in.fd, name + "/");
@@ -41,12 +41,12 @@ class folder_lister {
   // What is in an open directory whose names get this prefix.
   status add(int directory, const std::string &prefix) {
     std::vector<std::string> names;
-    if (const int r = calls_.names_in(directory, names); r < 0)
+    if (const int r = files_.names_in(directory, names); r < 0)
       return make_system_error(-r, folder_op, "cannot list the folder");
     for (const std::string &name : names) {
       if (name.starts_with('.')) continue;
       struct stat st {};
-      if (const int r = calls_.status_at(directory, name.c_str(), &st); r < 0) {
+      if (const int r = files_.status_at(directory, name.c_str(), &st); r < 0) {
         if (r == -ENOENT) continue;  // it has gone
         const auto why = make_system_error(-r, folder_op, "cannot read the status of the file");
         out_.unreadable.push_back({prefix + name, why.value()});
@@ -63,7 +63,7 @@ class folder_lister {
     return {};
   }
   void add_image(int directory, const std::string &name, const std::string &prefix, bool is_link) {
-    auto s = read_superblock(calls_, directory, name);
+    auto s = read_superblock(files_, directory, name);
     if (s) {
       out_.images.push_back({prefix + name, *s, is_link});
     } else if (s.error().code != std::errc::no_such_file_or_directory) {
@@ -71,7 +71,7 @@ class folder_lister {
     }
   }
   void add_set(int directory, const std::string &prefix) {
-    auto s = read_set(directory, calls_);
+    auto s = read_set(directory, files_);
     if (s) {
       out_.sets.push_back(
           {prefix.empty() ? "." : prefix.substr(0, prefix.size() - 1), std::move(*s)});
@@ -80,33 +80,23 @@ class folder_lister {
     }
   }
 
-  file_calls &calls_;
+  checkpoint::file_system &files_;
   folder_contents out_;
   std::vector<std::string> folders_;
 };
 
 }  // namespace
 
-result<folder_contents> list_folder(int directory, file_calls &calls) {
-  return with_host_memory(folder_op, [&] { return folder_lister(calls).run(directory); });
+result<folder_contents> list_folder(int directory, checkpoint::file_system &files) {
+  return with_host_memory(folder_op, [&] { return folder_lister(files).run(directory); });
 }
 
-result<folder_contents> list_folder(const std::string &folder, file_calls *given) {
-  file_calls &calls = given != nullptr ? *given : file_calls::system();
-  const open_directory opened{calls, calls.open_at(AT_FDCWD, folder.c_str(), folder_flags, 0)};
+result<folder_contents> list_folder(const std::string &folder, checkpoint::file_system &files) {
+  const checkpoint::open_directory opened{files,
+                                          files.open_at(AT_FDCWD, folder.c_str(), folder_flags, 0)};
   if (opened.fd < 0)
     return make_system_error(-opened.fd, folder_op, "cannot open the folder", folder);
-  return in_file(list_folder(opened.fd, calls), folder);
-}
-
-result<superblock> read_superblock(const std::string &path, file_calls *calls) {
-  return in_file(with_host_memory(folder_op,
-                                  [&] {
-                                    return read_superblock(
-                                        calls != nullptr ? *calls : file_calls::system(), AT_FDCWD,
-                                        path);
-                                  }),
-                 path);
+  return checkpoint::in_file(list_folder(opened.fd, files), folder);
 }
 
 bool is_parent(const superblock &parent, const superblock &child) {

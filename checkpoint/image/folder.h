@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/image/image_set.h"
 #include "stillmap/checkpoint/image/superblock.h"
 
@@ -41,15 +42,10 @@ struct folder_contents {
 // Errors:  errors of system calls (the folder cannot be listed).
 // Threads: safe.
 // Cost:    one open and one read an image; the names of each folder are listed.
-result<folder_contents> list_folder(const std::string &folder, file_calls *calls = nullptr);
+result<folder_contents> list_folder(
+    const std::string &folder, checkpoint::file_system &files = checkpoint::file_system::system());
 // The same of an open directory.
-result<folder_contents> list_folder(int directory, file_calls &calls);
-
-// The first block of an image: its identity, its parent's, its size and time. Checks this block only,
-// and needs no key.
-// Errors: corrupt; not_supported (a newer version, unknown flags, not a regular file); errors of
-//         system calls.
-result<superblock> read_superblock(const std::string &path, file_calls *calls = nullptr);
+result<folder_contents> list_folder(int directory, checkpoint::file_system &files);
 
 // Whether `child` names `parent` as its parent.
 bool is_parent(const superblock &parent, const superblock &child);

@@ -6,11 +6,14 @@
 #include <system_error>
 #include <utility>
 
+#include "stillmap/checkpoint/base/atomic_file.h"
+#include "stillmap/checkpoint/base/block_file.h"
+#include "stillmap/checkpoint/base/file_error.h"
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/base/fixed_bytes.h"
-#include "stillmap/checkpoint/image/internal/atomic_file.h"
-#include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/random.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/checkpoint/image/parts.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 
@@ -26,8 +29,8 @@ constexpr const char *image_set_op = "image::read_set", *write_set_op = "image::
 
 tl::unexpected<error> wrong_set(std::uint64_t at, const char *reason, std::string found = {},
                                 std::string expected = {}) {
-  return image_error(errc::corrupt, image_set_op, reason, part::set, at, std::move(found),
-                     std::move(expected));
+  return checkpoint::file_error(errc::corrupt, image_set_op, reason, part::set, at,
+                                std::move(found), std::move(expected));
 }
 
 std::string file_of(const std::string &folder) {
@@ -60,8 +63,9 @@ result<image_set> decode(bytes_view b) {
   const digest sum = digest_of(b.first(end)), there{load<decltype(digest::bytes)>(b, end)};
   if (sum != there) return wrong_set(end, "the set is damaged", there.text(), sum.text());
   if (const auto major = load<std::uint32_t>(b, 8); major != 1) {
-    return image_error(errc::not_supported, image_set_op, "unsupported version of the format",
-                       part::set, 8, std::to_string(major), "1");
+    return checkpoint::file_error(errc::not_supported, image_set_op,
+                                  "unsupported version of the format", part::set, 8,
+                                  std::to_string(major), "1");
   }
   const auto count = load<std::uint32_t>(b, 12);
   if (count > max_images_in_set || end != head_bytes + count * member_bytes) {
@@ -84,21 +88,24 @@ result<image_set> decode(bytes_view b) {
   return s;
 }
 
-status write_file(const std::string &file, const image_set &what, bool replace, file_calls &calls) {
+status write_file(const std::string &file, const image_set &what, bool replace,
+                  checkpoint::file_system &files) {
   if (what.set.is_zero() || what.images.empty() || what.images.size() > max_images_in_set) {
     return make_error(errc::invalid_argument, write_set_op,
                       "the set has no id, no images, or too many");
   }
   const std::vector<std::byte> bytes = encode(what);
-  STILLMAP_ASSIGN_OR_RETURN(const auto target, target_name::create(calls, file));
-  STILLMAP_ASSIGN_OR_RETURN(auto temp, atomic_file::create(target, false));
+  STILLMAP_ASSIGN_OR_RETURN(const auto target, checkpoint::target_name::create(files, file));
+  STILLMAP_ASSIGN_OR_RETURN(auto temp, checkpoint::atomic_file::create(target, false));
   STILLMAP_RETURN_IF_ERROR(temp.file().write(bytes, 0));
   STILLMAP_RETURN_IF_ERROR(temp.file().sync_data());
   return temp.publish(replace);
 }
 
-result<image_set> read_file(int directory, const std::string &file, file_calls &calls) {
-  STILLMAP_ASSIGN_OR_RETURN(auto f, image_file::open_to_read(calls, directory, file, false));
+result<image_set> read_file(int directory, const std::string &file,
+                            checkpoint::file_system &files) {
+  STILLMAP_ASSIGN_OR_RETURN(auto f,
+                            checkpoint::block_file::open_to_read(files, directory, file, false));
   STILLMAP_ASSIGN_OR_RETURN(const std::uint64_t size, f.size());
   if (size > head_bytes + max_images_in_set * member_bytes + sum_bytes) {
     return wrong_set(0, "not a set: the file is too large", std::to_string(size));
@@ -145,23 +152,21 @@ result<image_id> make_id() {
 }
 
 status write_set(const std::string &folder, const image_set &what, const set_options &options) {
-  file_calls &calls = options.calls != nullptr ? *options.calls : file_calls::system();
   return with_host_memory(write_set_op, [&] {
     const std::string file = file_of(folder);  // first: nothing may fail once the set is there
-    return in_file(write_file(file, what, options.replace, calls), file);
+    return checkpoint::in_file(write_file(file, what, options.replace, *options.files), file);
   });
 }
 
-result<image_set> read_set(const std::string &folder, file_calls *calls) {
+result<image_set> read_set(const std::string &folder, checkpoint::file_system &files) {
   return with_host_memory(image_set_op, [&] {
     const std::string file = file_of(folder);
-    return in_file(read_file(AT_FDCWD, file, calls != nullptr ? *calls : file_calls::system()),
-                   file);
+    return checkpoint::in_file(read_file(AT_FDCWD, file, files), file);
   });
 }
 
-result<image_set> read_set(int directory, file_calls &calls) {
-  return with_host_memory(image_set_op, [&] { return read_file(directory, "set", calls); });
+result<image_set> read_set(int directory, checkpoint::file_system &files) {
+  return with_host_memory(image_set_op, [&] { return read_file(directory, "set", files); });
 }
 
 result<reader> open_in_set(const std::string &folder, const image_set &set, std::uint32_t index,
@@ -173,14 +178,15 @@ result<reader> open_in_set(const std::string &folder, const image_set &set, std:
     const superblock &h = r->superblock();
     const set_member named{h.image, h.file_bytes, h.root};
     if (named != set.images[index]) {
-      return in_file(wrong_set(0, "the image is not the one that the set names", h.root.text(),
-                               set.images[index].root.text()),
-                     path);
+      return checkpoint::in_file(wrong_set(0, "the image is not the one that the set names",
+                                           h.root.text(), set.images[index].root.text()),
+                                 path);
     }
     if (h.set != set.set || h.set_images != set.images.size() || h.set_index != index) {
-      return in_file(wrong_set(48, "the image belongs to another set or has another index",
-                               h.set.text(), set.set.text()),
-                     path);
+      return checkpoint::in_file(
+          wrong_set(48, "the image belongs to another set or has another index", h.set.text(),
+                    set.set.text()),
+          path);
     }
     return r;
   });
@@ -197,11 +203,11 @@ bool depends_on(const reader &parent, const image_set &set) {
 
 result<std::vector<reader>> open_set(const std::string &folder, const open_options &options) {
   return with_host_memory(open_set_op, [&]() -> result<std::vector<reader>> {
-    auto s = read_set(folder, options.calls);
+    auto s = read_set(folder, *options.files);
     for (int replaced = 0; s; ++replaced) {
       auto images = open_images(folder, *s, options);
       if (images) return images;
-      auto now = read_set(folder, options.calls);
+      auto now = read_set(folder, *options.files);
       if (!now || now->set == s->set || replaced == max_replacements) return images;
       s = std::move(now);
     }

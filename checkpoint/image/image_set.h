@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/image/reader.h"
 
 namespace stillmap::image {
@@ -40,9 +41,9 @@ std::optional<set_position> parse_name_in_set(std::string_view name);
 result<image_id> make_id();
 
 struct set_options {
-  bool replace = false;         // replace a set in the directory; false: that is an error
-  bool force = false;           // as write_options::force, of all images of that set
-  file_calls *calls = nullptr;  // for tests; nullptr: the system's
+  bool replace = false;  // replace a set in the directory; false: that is an error
+  bool force = false;    // as write_options::force, of all images of that set
+  checkpoint::file_system *files = &checkpoint::file_system::system();
 };
 
 // Writes the file `folder`/set atomically. set_writer does this and what is required.
@@ -55,10 +56,11 @@ status write_set(const std::string &folder, const image_set &what, const set_opt
 // Reads the file `folder`/set.
 // Errors: corrupt; not_supported (a newer version); std::errc::no_such_file_or_directory (no set);
 //         errors of system calls.
-result<image_set> read_set(const std::string &folder, file_calls *calls = nullptr);
+result<image_set> read_set(const std::string &folder,
+                           checkpoint::file_system &files = checkpoint::file_system::system());
 
 // The same, of an open directory.
-result<image_set> read_set(int directory, file_calls &calls);
+result<image_set> read_set(int directory, checkpoint::file_system &files);
 
 // Opens all images of a set and checks that they are those that the set names. If the set is
 // replaced meanwhile, the result is the old set or the new one.

@@ -4,8 +4,9 @@
 #include <limits>
 #include <unordered_set>
 
+#include "stillmap/checkpoint/base/file_error.h"
 #include "stillmap/checkpoint/image/digest.h"
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/image/parts.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 
@@ -19,8 +20,8 @@ std::string number(const char *what, std::uint64_t n) {
 }
 
 tl::unexpected<error> wrong(const char *reason, std::string found, std::string expected = {}) {
-  return image_error(errc::corrupt, manifest_op, reason, part::manifest, 0, std::move(found),
-                     std::move(expected));
+  return checkpoint::file_error(errc::corrupt, manifest_op, reason, part::manifest, 0,
+                                std::move(found), std::move(expected));
 }
 
 status check_counts(const manifest &m) {

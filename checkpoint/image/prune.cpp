@@ -6,11 +6,11 @@
 #include <cerrno>
 #include <map>
 
+#include "stillmap/checkpoint/base/file_error.h"
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/image/internal/children.h"
-#include "stillmap/checkpoint/image/internal/file_calls.h"
 #include "stillmap/checkpoint/image/internal/folder_lock.h"
-#include "stillmap/checkpoint/image/internal/image_error.h"
-#include "stillmap/checkpoint/image/internal/read_superblock.h"
+#include "stillmap/checkpoint/image/read_superblock.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 
@@ -71,11 +71,11 @@ std::vector<retained_unit> units_of(const folder_contents &all) {
 
 class folder_pruner {
  public:
-  folder_pruner(file_calls &calls, int directory, const prune_options &options)
-      : calls_(calls), directory_(directory), options_(options) {}
+  folder_pruner(checkpoint::file_system &files, int directory, const prune_options &options)
+      : files_(files), directory_(directory), options_(options) {}
 
   result<pruned> run() {
-    STILLMAP_ASSIGN_OR_RETURN(auto all, list_folder(directory_, calls_));
+    STILLMAP_ASSIGN_OR_RETURN(auto all, list_folder(directory_, files_));
     STILLMAP_RETURN_IF_ERROR(check_all_read(all));
     std::vector<retained_unit> units = units_of(all);
     // Newest first; those that are not removable before all others.
@@ -139,14 +139,14 @@ class folder_pruner {
   }
 
   status remove_name(int directory, const std::string &name) {
-    const int r = calls_.unlink_at(directory, name.c_str());
+    const int r = files_.unlink_at(directory, name.c_str());
     return r >= 0 || r == -ENOENT ? status()
                                   : make_system_error(-r, prune_op, "cannot remove the file", name);
   }
 
   // False: another image, or set, has taken the place of the one that was listed.
   result<bool> remove_image(const retained_unit &u) {
-    const auto now = read_superblock(calls_, directory_, u.what.name);
+    const auto now = read_superblock(files_, directory_, u.what.name);
     if (now && now->image != u.images.front()->superblock.image) return false;
     STILLMAP_RETURN_IF_ERROR(remove_name(directory_, u.what.name));
     return true;
@@ -154,18 +154,19 @@ class folder_pruner {
 
   // The file `set` goes last, so that what an interruption leaves is found the next time.
   result<bool> remove_set(const retained_unit &u) {
-    const open_directory in{
-        calls_, calls_.open_at(directory_, u.what.name.c_str(), open_folder | O_NOFOLLOW, 0)};
+    const checkpoint::open_directory in{
+        files_, files_.open_at(directory_, u.what.name.c_str(), open_folder | O_NOFOLLOW, 0)};
     if (in.fd < 0)
       return make_system_error(-in.fd, prune_op, "cannot open the folder", u.what.name);
     const result<bool> removed = remove_set_in(in.fd, u);
-    if (removed && *removed) (void)calls_.remove_directory_at(directory_, u.what.name.c_str());
+    if (removed && *removed) (void)files_.remove_directory_at(directory_, u.what.name.c_str());
     return removed;
   }
   result<bool> remove_set_in(int directory, const retained_unit &u) {
-    STILLMAP_ASSIGN_OR_RETURN(const auto lock,
-                              in_file(folder_lock::take(calls_, directory, prune_op), u.what.name));
-    const auto now = read_set(directory, calls_);
+    STILLMAP_ASSIGN_OR_RETURN(
+        const auto lock,
+        checkpoint::in_file(folder_lock::take(files_, directory, prune_op), u.what.name));
+    const auto now = read_set(directory, files_);
     if (!u.images.empty() && now && now->set != u.images.front()->superblock.set) return false;
     for (const folder_image *i : u.images) {
       STILLMAP_RETURN_IF_ERROR(remove_name(directory, i->name.substr(u.what.name.size() + 1)));
@@ -174,7 +175,7 @@ class folder_pruner {
     return true;
   }
 
-  file_calls &calls_;
+  checkpoint::file_system &files_;
   const int directory_;
   const prune_options &options_;
 };
@@ -184,12 +185,13 @@ class folder_pruner {
 result<pruned> prune_folder(const std::string &folder, const prune_options &options) {
   if (options.keep == 0)
     return make_error(errc::invalid_argument, prune_op, "no image would be kept", 0, 1);
-  file_calls &calls = options.calls != nullptr ? *options.calls : file_calls::system();
-  const open_directory opened{calls, calls.open_at(AT_FDCWD, folder.c_str(), open_folder, 0)};
+  checkpoint::file_system &files = *options.files;
+  const checkpoint::open_directory opened{files,
+                                          files.open_at(AT_FDCWD, folder.c_str(), open_folder, 0)};
   if (opened.fd < 0)
     return make_system_error(-opened.fd, prune_op, "cannot open the folder", folder);
-  const auto prune = [&] { return folder_pruner(calls, opened.fd, options).run(); };
-  return in_file(with_host_memory(prune_op, prune), folder);
+  const auto prune = [&] { return folder_pruner(files, opened.fd, options).run(); };
+  return checkpoint::in_file(with_host_memory(prune_op, prune), folder);
 }
 
 }  // namespace stillmap::image

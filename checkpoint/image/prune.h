@@ -6,14 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/image/folder.h"
 
 namespace stillmap::image {
 
 struct prune_options {
-  std::uint64_t keep = 1;       // the newest images and sets that stay; at least 1
-  bool dry_run = false;         // removes nothing
-  file_calls *calls = nullptr;  // for tests; nullptr: the system's
+  std::uint64_t keep = 1;  // the newest images and sets that stay; at least 1
+  bool dry_run = false;    // removes nothing
+  checkpoint::file_system *files = &checkpoint::file_system::system();
 };
 
 // An image of the folder, or a set in a folder directly in it.

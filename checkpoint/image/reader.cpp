@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/base/aligned_memory.h"
+#include "stillmap/checkpoint/base/file_error.h"
 #include "stillmap/checkpoint/image/internal/open_image.h"
 #include "stillmap/vmm/base/host_memory.h"
 
@@ -44,12 +45,12 @@ std::optional<verifying_key> reader::signer() const {
 
 status reader::read_chunk(std::size_t number, std::span<std::byte> to) const {
   if (number >= image_->table.size()) {
-    return in_file(make_error(errc::invalid_argument, reader_op, "no chunk has this number", number,
-                              image_->table.size()),
-                   path());
+    return checkpoint::in_file(make_error(errc::invalid_argument, reader_op,
+                                          "no chunk has this number", number, image_->table.size()),
+                               path());
   }
   if (to.size() != image_->table[number].bytes) {
-    return in_file(
+    return checkpoint::in_file(
         make_error(errc::invalid_argument, reader_op, "the buffer is not of the chunk's size",
                    to.size(), image_->table[number].bytes, error_unit::bytes),
         path());
@@ -62,13 +63,13 @@ status reader::read_chunk(std::size_t number, std::span<std::byte> to) const {
     return loaded;
   });
   if (!ok) std::memset(to.data(), 0, to.size());
-  return in_file(std::move(ok), path());
+  return checkpoint::in_file(std::move(ok), path());
 }
 
 status reader::read(std::uint64_t offset, std::span<std::byte> to) const {
   const std::uint64_t size = image_->superblock.contents_bytes;
   if (offset > size || to.size() > size - offset) {
-    return in_file(
+    return checkpoint::in_file(
         make_error(errc::invalid_argument, reader_op, "the range ends after the contents",
                    offset + to.size(), size, error_unit::bytes),
         path());
@@ -77,7 +78,7 @@ status reader::read(std::uint64_t offset, std::span<std::byte> to) const {
   const auto &table = image_->table;
   auto at = std::upper_bound(table.begin(), table.end(), offset,
                              [](std::uint64_t o, const chunk_record &r) { return o < r.at; });
-  aligned_memory piece;
+  checkpoint::aligned_memory piece;
   while (!to.empty()) {
     const auto number = static_cast<std::size_t>(at - table.begin()) - 1;
     const chunk_record &r = table[number];

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/image/chunk_table.h"
 #include "stillmap/checkpoint/image/keys.h"
 #include "stillmap/checkpoint/image/manifest.h"
@@ -16,7 +17,6 @@
 
 namespace stillmap::image {
 
-class file_calls;
 struct open_image;
 
 // Images in a chain of parents, the image that is read included.
@@ -38,8 +38,8 @@ struct open_options {
   std::uint64_t max_metadata_bytes = std::uint64_t{1} << 30;
   // Ends opening: it is asked before each image that is looked at and each part that is read.
   std::stop_token cancel;
-  bool direct_io = true;        // bypass the page cache where the file system supports it
-  file_calls *calls = nullptr;  // for tests; nullptr: the system's
+  bool direct_io = true;  // bypass the page cache where the file system supports it
+  checkpoint::file_system *files = &checkpoint::file_system::system();
 };
 
 struct verify_progress {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/image/image_set.h"
 #include "stillmap/checkpoint/image/writer.h"
 
@@ -60,7 +61,7 @@ class set_writer {
   std::string folder_;
   std::uint32_t images_;
   bool replace_, force_;
-  file_calls *calls_;
+  checkpoint::file_system *files_;
   int process_;  // that removes the images
   int directory_ = -1;
   bool made_folder_ = false, keep_ = false;

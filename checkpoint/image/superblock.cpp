@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <bit>
 
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/base/file_error.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/checkpoint/image/parts.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 
@@ -45,8 +46,8 @@ static_assert(sizeof(file_range) == 16);
 
 tl::unexpected<error> wrong_superblock(std::uint64_t at, const char *reason, std::string found = {},
                                        std::string expected = {}) {
-  return image_error(errc::corrupt, superblock_op, reason, part::superblock, at, std::move(found),
-                     std::move(expected));
+  return checkpoint::file_error(errc::corrupt, superblock_op, reason, part::superblock, at,
+                                std::move(found), std::move(expected));
 }
 
 tl::unexpected<error> wrong_superblock(std::uint64_t at, const char *reason, std::uint64_t found,
@@ -161,9 +162,9 @@ result<superblock> decode_superblock(bytes_view b) {
     if (load<decltype(image_magic)>(b, 0) != image_magic)
       return wrong_superblock(0, "not an image");
     if (const auto major = load<std::uint32_t>(b, major_at); major != major_version) {
-      return image_error(errc::not_supported, superblock_op, "unsupported version of the format",
-                         part::superblock, major_at, std::to_string(major),
-                         std::to_string(major_version));
+      return checkpoint::file_error(errc::not_supported, superblock_op,
+                                    "unsupported version of the format", part::superblock, major_at,
+                                    std::to_string(major), std::to_string(major_version));
     }
     superblock s;
     each_superblock_field(s, [&](std::size_t at, auto &value) {
@@ -171,8 +172,9 @@ result<superblock> decode_superblock(bytes_view b) {
     });
     constexpr std::uint64_t known = flag_encrypted | flag_signed | flag_incremental;
     if ((s.flags & ~known) != 0) {
-      return image_error(errc::not_supported, superblock_op, "unknown flags", part::superblock, 16,
-                         std::to_string(s.flags), "at most " + std::to_string(known));
+      return checkpoint::file_error(errc::not_supported, superblock_op, "unknown flags",
+                                    part::superblock, 16, std::to_string(s.flags),
+                                    "at most " + std::to_string(known));
     }
     s.root.bytes = load<decltype(s.root.bytes)>(b, root_at);
     if (const auto root = sha256_of(b.first(root_at)); root != s.root) {

@@ -1,7 +1,8 @@
 #include <atomic>
 
+#include "stillmap/checkpoint/base/aligned_memory.h"
+#include "stillmap/checkpoint/base/file_error.h"
 #include "stillmap/checkpoint/base/parallel_for.h"
-#include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/open_image.h"
 #include "stillmap/checkpoint/image/reader.h"
 #include "stillmap/vmm/base/host_memory.h"
@@ -44,7 +45,7 @@ class image_check {
 
  private:
   status work() {
-    aligned_memory room;
+    checkpoint::aligned_memory room;
     chunk_scratch scratch;
     for (;;) {
       const std::size_t i = next_.fetch_add(1, std::memory_order_relaxed);
@@ -87,8 +88,8 @@ class image_check {
 };
 
 status reader::verify(const verify_options &options) const {
-  return in_file(with_host_memory(verify_op, [&] { return image_check(*this, options).run(); }),
-                 path());
+  return checkpoint::in_file(
+      with_host_memory(verify_op, [&] { return image_check(*this, options).run(); }), path());
 }
 
 }  // namespace stillmap::image

@@ -6,6 +6,7 @@
 #include <optional>
 #include <stop_token>
 
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/image/codec.h"
 #include "stillmap/checkpoint/image/reader.h"
 
@@ -45,7 +46,7 @@ struct write_options {
   // Called from time to time by one thread at a time. Must not throw.
   std::function<void(const write_progress &)> on_progress;
   std::stop_token cancel;
-  file_calls *calls = nullptr;  // for tests; nullptr: the system's
+  checkpoint::file_system *files = &checkpoint::file_system::system();
 };
 
 }  // namespace stillmap::image

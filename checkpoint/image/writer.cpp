@@ -6,10 +6,13 @@
 #include <chrono>
 #include <cstring>
 
-#include "stillmap/checkpoint/image/internal/atomic_file.h"
+#include "stillmap/checkpoint/base/aligned_memory.h"
+#include "stillmap/checkpoint/base/atomic_file.h"
+#include "stillmap/checkpoint/base/block_file.h"
+#include "stillmap/checkpoint/base/file_error.h"
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/image/internal/children.h"
 #include "stillmap/checkpoint/image/internal/extents.h"
-#include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/image_opener.h"
 #include "stillmap/checkpoint/image/internal/random.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
@@ -53,8 +56,8 @@ class trailer {
     return std::span(bytes_).subspan(r.offset - begins_, r.bytes);
   }
   std::uint64_t end() const { return begins_ + bytes_.size(); }
-  status write(image_file &file) const {
-    STILLMAP_ASSIGN_OR_RETURN(const auto room, aligned_memory::create(bytes_.size()));
+  status write(checkpoint::block_file &file) const {
+    STILLMAP_ASSIGN_OR_RETURN(const auto room, checkpoint::aligned_memory::create(bytes_.size()));
     std::memcpy(room.bytes().data(), bytes_.data(), bytes_.size());
     return file.write(room.bytes(), begins_);
   }
@@ -73,10 +76,11 @@ class image_writer {
 
   result<written> run() {
     STILLMAP_RETURN_IF_ERROR(begin());
-    file_calls &calls = options_.calls != nullptr ? *options_.calls : file_calls::system();
-    STILLMAP_ASSIGN_OR_RETURN(const auto target, target_name::create(calls, path_));
+    checkpoint::file_system &files = *options_.files;
+    STILLMAP_ASSIGN_OR_RETURN(const auto target, checkpoint::target_name::create(files, path_));
     STILLMAP_RETURN_IF_ERROR(check_target(target));
-    STILLMAP_ASSIGN_OR_RETURN(auto temp, atomic_file::create(target, options_.direct_io));
+    STILLMAP_ASSIGN_OR_RETURN(auto temp,
+                              checkpoint::atomic_file::create(target, options_.direct_io));
     STILLMAP_RETURN_IF_ERROR(fill(temp.file()));
     if (options_.verify) STILLMAP_RETURN_IF_ERROR(read_again(target, temp));
     // Others may have written meanwhile.
@@ -144,15 +148,15 @@ class image_writer {
   }
 
   // Whether the name can be taken.
-  status check_target(const target_name &target) const {
+  status check_target(const checkpoint::target_name &target) const {
     struct stat there {};
-    const int r = target.calls().status_at(target.directory(), target.name().c_str(), &there);
+    const int r = target.files().status_at(target.directory(), target.name().c_str(), &there);
     if (r < 0) return {};
     if (!options_.replace)
       return make_system_error(EEXIST, writer_op, "a file of this name exists already");
     for (auto p = ancestor_; p; p = p->parent) {
       struct stat st {};
-      if (target.calls().status(p->file.fd(), &st) >= 0 && st.st_ino == there.st_ino &&
+      if (target.files().status(p->file.fd(), &st) >= 0 && st.st_ino == there.st_ino &&
           st.st_dev == there.st_dev) {
         return refused(
             "an image cannot replace its own ancestor, nor that of an image that is flattened: "
@@ -167,7 +171,7 @@ class image_writer {
     if (!options_.parent) return {};
     for (auto p = image_opener::image_of(*options_.parent); p; p = p->parent) {
       struct stat st {};
-      if (const int r = p->file.calls().status(p->file.fd(), &st); r < 0)
+      if (const int r = p->file.files().status(p->file.fd(), &st); r < 0)
         return make_system_error(-r, writer_op, "cannot read the status of the parent", p->path);
       if (st.st_nlink != 0) continue;
       return make_system_error(
@@ -178,12 +182,12 @@ class image_writer {
     return {};
   }
 
-  status fill(image_file &file) {
+  status fill(checkpoint::block_file &file) {
     const cipher *const encrypt_with = encrypt_with_ ? &*encrypt_with_ : nullptr;
     // Preallocation keeps the extents together and saves growing the file write by write. Failing
     // is no error: the stored bytes may be far fewer, and writes report a lack of space.
     if (options_.compress == codec::none && !options_.parent && super_.contents_bytes != 0 &&
-        file.calls().preallocate(file.fd(), block_bytes + super_.contents_bytes) < 0) {
+        file.files().preallocate(file.fd(), block_bytes + super_.contents_bytes) < 0) {
       STILLMAP_RETURN_IF_ERROR(file.truncate(0));
     }
     extent_writer extents(file, table_, from_, options_, what_, key_, encrypt_with);
@@ -192,7 +196,7 @@ class image_writer {
     STILLMAP_RETURN_IF_ERROR(add_parts(rest, extents, encrypt_with));
     STILLMAP_RETURN_IF_ERROR(file.truncate(super_.file_bytes));
     STILLMAP_RETURN_IF_ERROR(rest.write(file));
-    STILLMAP_ASSIGN_OR_RETURN(const auto block, aligned_memory::create(block_bytes));
+    STILLMAP_ASSIGN_OR_RETURN(const auto block, checkpoint::aligned_memory::create(block_bytes));
     std::memcpy(block.bytes().data(), first_.data(), first_.size());
     STILLMAP_RETURN_IF_ERROR(file.write(block.bytes(), 0));
     // Nobody opens the file before it has its name, so one sync does for all that was written.
@@ -237,7 +241,7 @@ class image_writer {
     return {};
   }
 
-  void add_up(const image_file &file) {
+  void add_up(const checkpoint::block_file &file) {
     sums_.image = super_.image;
     sums_.root = super_.root;
     sums_.file_bytes = super_.file_bytes;
@@ -253,12 +257,12 @@ class image_writer {
     }
   }
 
-  status read_again(const target_name &target, atomic_file &temp) const {
+  status read_again(const checkpoint::target_name &target, checkpoint::atomic_file &temp) const {
     temp.file().drop_cached();
     open_options options;
     options.key = options_.key;
     options.direct_io = options_.direct_io;
-    options.calls = options_.calls;
+    options.files = options_.files;
     options.max_metadata_bytes = UINT64_MAX;
     STILLMAP_ASSIGN_OR_RETURN(
         const auto again,
@@ -314,7 +318,7 @@ result<written> write_beside(const std::string &path, const manifest &what, cont
                         ancestor ? image_opener::image_of(*ancestor) : nullptr)
         .run();
   };
-  return in_file(with_host_memory(writer_op, write), path);
+  return checkpoint::in_file(with_host_memory(writer_op, write), path);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 
-#include "stillmap/checkpoint/image/internal/key_file.h"
+#include "stillmap/checkpoint/base/key_file.h"
 #include "stillmap/checkpoint/migration/internal/openssl.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
@@ -16,9 +16,9 @@ constexpr const char *load_op = "migration::load_credentials",
                      *fingerprint_op = "migration::fingerprint_of";
 constexpr std::size_t max_file_bytes = std::size_t{1} << 20;
 
-result<std::string> read_file(const std::string &path, image::secrecy who) {
+result<std::string> read_file(const std::string &path, checkpoint::secrecy who) {
   if (path.empty()) return std::string();
-  return image::read_key_file(path, max_file_bytes, who, load_op);
+  return checkpoint::read_key_file(path, max_file_bytes, who, load_op);
 }
 
 // The PEM text that write(BIO *) produces; empty on failure.
@@ -36,9 +36,11 @@ result<credentials> load_credentials(const std::string &certificate, const std::
                                      const std::string &authorities) {
   return with_host_memory(load_op, [&]() -> result<credentials> {
     credentials out;
-    STILLMAP_ASSIGN_OR_RETURN(out.certificate, read_file(certificate, image::secrecy::everybody));
-    STILLMAP_ASSIGN_OR_RETURN(out.key, read_file(key, image::secrecy::owner));
-    STILLMAP_ASSIGN_OR_RETURN(out.authorities, read_file(authorities, image::secrecy::everybody));
+    STILLMAP_ASSIGN_OR_RETURN(out.certificate,
+                              read_file(certificate, checkpoint::secrecy::everybody));
+    STILLMAP_ASSIGN_OR_RETURN(out.key, read_file(key, checkpoint::secrecy::owner));
+    STILLMAP_ASSIGN_OR_RETURN(out.authorities,
+                              read_file(authorities, checkpoint::secrecy::everybody));
     return out;
   });
 }

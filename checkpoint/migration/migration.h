@@ -14,6 +14,7 @@
 #include <stop_token>
 #include <string>
 
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/common/restored_memory.h"
 #include "stillmap/checkpoint/migration/record.h"
 #include "stillmap/checkpoint/migration/transport.h"
@@ -112,7 +113,8 @@ struct send_options {
   // resolve(): the destination's certificate has been replaced since the task was sent to it.
   // Otherwise only the same certificate's answer decides.
   bool certificate_replaced = false;
-  image::file_calls *calls = nullptr;  // of the record, for tests; nullptr: the system's
+  // Of the record. Its lock is the system's.
+  checkpoint::file_system *files = &checkpoint::file_system::system();
 };
 
 enum class owner {
@@ -193,7 +195,8 @@ struct receive_options {
   // Called after each step, without a lock: by the thread of a connection, for `running_recorded` by
   // the one in receive(). Must not throw.
   std::function<void(step)> on_step{};
-  image::file_calls *calls = nullptr;  // of records, for tests; nullptr: the system's
+  // Of records. Their locks are the system's.
+  checkpoint::file_system *files = &checkpoint::file_system::system();
 };
 
 struct received_memory {

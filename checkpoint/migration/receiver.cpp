@@ -343,11 +343,11 @@ class receiver::core {
   result<outcome> outcome_on_record(const outcome_query &q) const STILLMAP_REQUIRES(mutex_) {
     // The task may be here again, in a process that holds the record.
     STILLMAP_ASSIGN_OR_RETURN(const auto seen,
-                              read_record(options_.records, q.task, options_.calls));
+                              read_record(options_.records, q.task, *options_.files));
     STILLMAP_ASSIGN_OR_RETURN(const auto known, decided(seen, q));
     if (known) return *known;
     STILLMAP_ASSIGN_OR_RETURN(record_file file,
-                              record_file::open(options_.records, q.task, options_.calls));
+                              record_file::open(options_.records, q.task, *options_.files));
     STILLMAP_ASSIGN_OR_RETURN(std::optional<record> r, file.read());
     STILLMAP_ASSIGN_OR_RETURN(const auto now, decided(r, q));
     if (now) return *now;

@@ -1,6 +1,5 @@
 #include "stillmap/checkpoint/migration/record.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 
 #include <algorithm>
@@ -10,8 +9,10 @@
 #include <list>
 #include <memory>
 
-#include "stillmap/checkpoint/image/internal/atomic_file.h"
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/base/atomic_file.h"
+#include "stillmap/checkpoint/base/block_file.h"
+#include "stillmap/checkpoint/base/file_error.h"
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/migration/internal/record_lock.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/mutex.h"
@@ -26,10 +27,6 @@ constexpr std::string_view first_line = "stillmap-migration 2";
 constexpr std::size_t max_record_bytes = 4096;
 constexpr std::array names{"owner", "running", "intent", "released", "none"};
 constexpr std::array transfer_names{"offered", "committed", "refused"};
-
-tl::unexpected<error> system_error(const char *reason, const std::string &path) {
-  return make_system_error(errno, record_op, reason, path);
-}
 
 std::string record_path(const std::string &directory, const task_id &task) {
   return directory + '/' + task.text() + ".record";
@@ -52,12 +49,12 @@ std::string one_line(std::string text) {
 // The same error as one of a record.
 tl::unexpected<error> about_record(error e, const std::string &path) {
   e.operation = record_op;
-  return image::in_file(tl::unexpected<error>(std::move(e)), path);
+  return checkpoint::in_file(tl::unexpected<error>(std::move(e)), path);
 }
 
 // Empty: not written yet.
-result<std::string> read_text(image::file_calls &calls, const std::string &name) {
-  auto in = image::image_file::open_to_read(calls, AT_FDCWD, name, false);
+result<std::string> read_text(checkpoint::file_system &files, const std::string &name) {
+  auto in = checkpoint::block_file::open_to_read(files, AT_FDCWD, name, false);
   if (!in) {
     if (in.error().code == std::errc::no_such_file_or_directory) return std::string();
     return about_record(in.error(), name);
@@ -78,7 +75,7 @@ result<std::optional<record>> parse_text(const std::string &text, const std::str
   if (text.empty()) return std::optional<record>();
   std::optional<record> r = parse_record(text);
   if (!r || r->task != task) {
-    return image::in_file(
+    return checkpoint::in_file(
         make_error(errc::corrupt, record_op,
                    "the record is damaged, or was written by another version of Stillmap"),
         name);
@@ -86,10 +83,10 @@ result<std::optional<record>> parse_text(const std::string &text, const std::str
   return r;
 }
 
-result<std::optional<record>> read_file(image::file_calls &calls, const std::string &directory,
-                                        const task_id &task) {
+result<std::optional<record>> read_file(checkpoint::file_system &files,
+                                        const std::string &directory, const task_id &task) {
   const std::string name = record_path(directory, task);
-  STILLMAP_ASSIGN_OR_RETURN(const std::string text, read_text(calls, name));
+  STILLMAP_ASSIGN_OR_RETURN(const std::string text, read_text(files, name));
   return parse_text(text, name, task);
 }
 
@@ -232,9 +229,9 @@ std::optional<task_id> parse_task_id(std::string_view text) {
   return parse_hex(text, out) ? std::optional(out) : std::nullopt;
 }
 
-record_file::record_file(std::string directory, const task_id &task, image::file_calls &calls,
+record_file::record_file(std::string directory, const task_id &task, checkpoint::file_system &files,
                          std::unique_ptr<record_lock> lock) noexcept
-    : directory_(std::move(directory)), task_(task), calls_(&calls), lock_(std::move(lock)) {}
+    : directory_(std::move(directory)), task_(task), files_(&files), lock_(std::move(lock)) {}
 record_file::record_file(record_file &&) noexcept = default;
 record_file &record_file::operator=(record_file &&) noexcept = default;
 record_file::~record_file() = default;
@@ -244,7 +241,7 @@ bool record_file::is_locked() const noexcept {
 }
 
 result<record_file> record_file::open(const std::string &directory, const task_id &task,
-                                      image::file_calls *calls) {
+                                      checkpoint::file_system &files) {
   return with_host_memory(record_op, [&]() -> result<record_file> {
     record truth;
     if (auto kept = take_kept(directory, task, truth)) {
@@ -257,8 +254,7 @@ result<record_file> record_file::open(const std::string &directory, const task_i
     std::string path = directory;
     STILLMAP_ASSIGN_OR_RETURN(record_lock taken, record_lock::take(lock_path(directory, task)));
     auto lock = std::make_unique<record_lock>(std::move(taken));
-    return record_file(std::move(path), task,
-                       calls != nullptr ? *calls : image::file_calls::system(), std::move(lock));
+    return record_file(std::move(path), task, files, std::move(lock));
   });
 }
 
@@ -293,7 +289,7 @@ void record_file::keep_locked(record_file file, record truth) noexcept {
 result<std::optional<record>> record_file::read() const {
   return with_host_memory(record_op, [&]() -> result<std::optional<record>> {
     const std::string name = record_path(directory_, task_);
-    STILLMAP_ASSIGN_OR_RETURN(std::string text, read_text(*calls_, name));
+    STILLMAP_ASSIGN_OR_RETURN(std::string text, read_text(*files_, name));
     STILLMAP_ASSIGN_OR_RETURN(auto r, parse_text(text, name, task_));
     last_ = std::move(text);
     return r;
@@ -301,24 +297,27 @@ result<std::optional<record>> record_file::read() const {
 }
 
 result<std::optional<record>> read_record(const std::string &directory, const task_id &task,
-                                          image::file_calls *calls) {
+                                          checkpoint::file_system &files) {
   return with_host_memory(record_op, [&]() -> result<std::optional<record>> {
-    return read_file(calls != nullptr ? *calls : image::file_calls::system(), directory, task);
+    return read_file(files, directory, task);
   });
 }
 
-result<std::vector<record_info>> list_records(const std::string &directory) {
+result<std::vector<record_info>> list_records(const std::string &directory,
+                                              checkpoint::file_system &files) {
   return with_host_memory(record_op, [&]() -> result<std::vector<record_info>> {
-    const std::unique_ptr<DIR, int (*)(DIR *)> in(::opendir(directory.c_str()), &::closedir);
-    if (in == nullptr) return system_error("the directory of records cannot be opened", directory);
+    const checkpoint::open_directory in{
+        files, files.open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0)};
+    if (in.fd < 0) {
+      return make_system_error(-in.fd, record_op, "the directory of records cannot be opened",
+                               directory);
+    }
+    std::vector<std::string> names;
+    if (const int r = files.names_in(in.fd, names); r < 0) {
+      return make_system_error(-r, record_op, "the directory of records cannot be read", directory);
+    }
     std::vector<record_info> out;
-    for (;;) {
-      errno = 0;
-      const dirent *const e = ::readdir(in.get());
-      if (e == nullptr && errno != 0)
-        return system_error("the directory of records cannot be read", directory);
-      if (e == nullptr) break;
-      const std::string_view name = e->d_name;
+    for (const std::string_view name : names) {
       if (!name.ends_with(".record")) continue;
       if (const auto task = parse_task_id(name.substr(0, name.size() - 7)))
         out.emplace_back().task = *task;
@@ -327,7 +326,7 @@ result<std::vector<record_info>> list_records(const std::string &directory) {
               [](const record_info &a, const record_info &b) { return a.task < b.task; });
     for (record_info &r : out) {
       r.locked = record_lock::is_taken(lock_path(directory, r.task));
-      auto read = read_file(image::file_calls::system(), directory, r.task);
+      auto read = read_file(files, directory, r.task);
       if (read) {
         r.value = std::move(*read);
       } else {
@@ -342,7 +341,7 @@ status record_file::confirm() {
   return with_host_memory(record_op, [&]() -> status {
     const std::string name = record_path(directory_, task_);
     if (!is_locked()) {
-      return image::in_file(
+      return checkpoint::in_file(
           make_error(errc::not_supported, record_op,
                      "the process is a forked child of the one that holds the record"),
           name);
@@ -350,7 +349,7 @@ status record_file::confirm() {
     if (lock_->is_at_path()) return {};
     // Another process can hold the record, and if it has acted on it, this one must not.
     STILLMAP_ASSIGN_OR_RETURN(record_lock again, record_lock::take(lock_->path()));
-    STILLMAP_ASSIGN_OR_RETURN(const std::string text, read_text(*calls_, name));
+    STILLMAP_ASSIGN_OR_RETURN(const std::string text, read_text(*files_, name));
     if (last_ != text) return lost();
     *lock_ = std::move(again);
     return {};
@@ -358,7 +357,7 @@ status record_file::confirm() {
 }
 
 tl::unexpected<error> record_file::lost() const {
-  return image::in_file(
+  return checkpoint::in_file(
       make_error(errc::busy, record_op,
                  "the lock file was deleted while this process held the record, and another "
                  "process has changed the record since, or may have"),
@@ -371,8 +370,9 @@ status record_file::write(const record &r) {
     std::string text = to_text(r);
     STILLMAP_RETURN_IF_ERROR(confirm());
     const auto write_new = [&]() -> status {
-      STILLMAP_ASSIGN_OR_RETURN(const auto at, image::target_name::create(*calls_, name));
-      STILLMAP_ASSIGN_OR_RETURN(auto fresh, image::atomic_file::create_as(at, at.name() + ".new"));
+      STILLMAP_ASSIGN_OR_RETURN(const auto at, checkpoint::target_name::create(*files_, name));
+      STILLMAP_ASSIGN_OR_RETURN(auto fresh,
+                                checkpoint::atomic_file::create_as(at, at.name() + ".new"));
       STILLMAP_RETURN_IF_ERROR(fresh.file().write(std::as_bytes(std::span(text)), 0));
       STILLMAP_RETURN_IF_ERROR(fresh.file().sync_data());
       return fresh.publish(true);

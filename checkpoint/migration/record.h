@@ -9,12 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/base/fixed_bytes.h"
 #include "stillmap/checkpoint/image/digest.h"
-
-namespace stillmap::image {
-class file_calls;
-}
 
 namespace stillmap::migration {
 
@@ -90,8 +87,9 @@ std::optional<record> parse_record(const std::string &text);
 // Reads a record without locking it. What it says of a transfer that has been refused, or whose task
 // has been returned by receive(), stays true. Nullopt: not written yet.
 // Errors: as record_file::read().
-result<std::optional<record>> read_record(const std::string &directory, const task_id &task,
-                                          image::file_calls *calls = nullptr);
+result<std::optional<record>> read_record(
+    const std::string &directory, const task_id &task,
+    checkpoint::file_system &files = checkpoint::file_system::system());
 
 // One record of a directory, read without locking it.
 struct record_info {
@@ -102,9 +100,10 @@ struct record_info {
 };
 // Lists the records of a directory, ordered by task. A process that holds a record may change it at
 // any time, and a record_file::open() at the moment of the call may fail as busy.
-// Errors: the
-// system's; the subject is the directory.
-result<std::vector<record_info>> list_records(const std::string &directory);
+// Errors: the system's; the subject is the directory.
+result<std::vector<record_info>> list_records(
+    const std::string &directory,
+    checkpoint::file_system &files = checkpoint::file_system::system());
 
 // The record of one task in a directory, locked by this process while this object exists: by the
 // file TASK.lock beside it, which must not be deleted.
@@ -114,10 +113,11 @@ result<std::vector<record_info>> list_records(const std::string &directory);
 class record_file {
  public:
   // Locks the record; it need not have been written yet. Writes the record of an earlier
-  // keep_locked() in this process first. `calls` is for tests; nullptr: the system's.
+  // keep_locked() in this process first.
   // Errors: busy (another process holds it), the system's; the subject is the path.
-  static result<record_file> open(const std::string &directory, const task_id &task,
-                                  image::file_calls *calls = nullptr);
+  static result<record_file> open(
+      const std::string &directory, const task_id &task,
+      checkpoint::file_system &files = checkpoint::file_system::system());
   record_file(record_file &&) noexcept;
   record_file &operator=(record_file &&) noexcept;
   ~record_file();
@@ -143,7 +143,7 @@ class record_file {
   static void keep_locked(record_file file, record truth) noexcept;
 
  private:
-  record_file(std::string directory, const task_id &task, image::file_calls &calls,
+  record_file(std::string directory, const task_id &task, checkpoint::file_system &files,
               std::unique_ptr<record_lock> lock) noexcept;
   bool is_locked() const noexcept;
   tl::unexpected<error> lost() const;
@@ -151,7 +151,7 @@ class record_file {
                                               record &truth);
   std::string directory_;
   task_id task_;
-  image::file_calls *calls_;
+  checkpoint::file_system *files_;
   std::unique_ptr<record_lock> lock_;
   // The text that was last read or written; empty: none. Nullopt: it is not known.
   mutable std::optional<std::string> last_;

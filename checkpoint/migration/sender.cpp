@@ -134,7 +134,7 @@ class sender::core {
     }
     out_.task = options_.task;
     STILLMAP_ASSIGN_OR_RETURN(record_file file,
-                              record_file::open(options_.records, options_.task, options_.calls));
+                              record_file::open(options_.records, options_.task, *options_.files));
     STILLMAP_ASSIGN_OR_RETURN(const std::optional<record> before, file.read());
     record mine = before.value_or(record{});
     record_.emplace(std::move(file));

@@ -1,4 +1,5 @@
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/base/file_error.h"
+#include "stillmap/checkpoint/image/parts.h"
 #include "stillmap/checkpoint/mpi/internal/collective.h"
 #include "stillmap/checkpoint/snapshot/internal/restore_operation.h"
 
@@ -9,13 +10,13 @@ constexpr const char *restore_op = "mpi::restore";
 
 result<image::image_set> read_set(const collective &all, const std::string &folder,
                                   const snapshot::restore_options &options) {
-  STILLMAP_ASSIGN_OR_RETURN(auto set, image::read_set(folder, options.image.calls));
+  STILLMAP_ASSIGN_OR_RETURN(auto set, image::read_set(folder, *options.image.files));
   if (set.images.size() == static_cast<std::size_t>(all.size())) return set;
-  return image::in_file(
-      image::image_error(errc::invalid_argument, restore_op,
-                         "the number of images in the set is not the number of ranks",
-                         image::part::set, 12, std::to_string(set.images.size()),
-                         std::to_string(all.size())),
+  return checkpoint::in_file(
+      checkpoint::file_error(errc::invalid_argument, restore_op,
+                             "the number of images in the set is not the number of ranks",
+                             image::part::set, 12, std::to_string(set.images.size()),
+                             std::to_string(all.size())),
       folder);
 }
 
@@ -23,10 +24,10 @@ result<image::reader> open_mine(const collective &all, const std::string &folder
                                 const image::image_set &set, const image::image_id &set_of_rank_0,
                                 const snapshot::restore_options &options) {
   if (set.set != set_of_rank_0) {
-    return image::in_file(
-        image::image_error(errc::busy, restore_op,
-                           "the set differs from that of rank 0; it may have been replaced",
-                           image::part::set, 16, set.set.text(), set_of_rank_0.text()),
+    return checkpoint::in_file(
+        checkpoint::file_error(errc::busy, restore_op,
+                               "the set differs from that of rank 0; it may have been replaced",
+                               image::part::set, 16, set.set.text(), set_of_rank_0.text()),
         folder);
   }
   return image::open_in_set(folder, set, static_cast<std::uint32_t>(all.rank()), options.image);
@@ -47,12 +48,13 @@ result<snapshot::restored> restore(MPI_Comm ranks, const device &d, const std::s
 
   const std::string &path = image.path();
   STILLMAP_ASSIGN_OR_RETURN(auto memory, all.agree([&] {
-    return image::in_file(snapshot::restore_operation::create(d, image, options.tags, options),
-                          path);
+    return checkpoint::in_file(snapshot::restore_operation::create(d, image, options.tags, options),
+                               path);
   }));
-  STILLMAP_RETURN_IF_ERROR(all.agree([&] { return image::in_file(memory.reserve(), path); }));
-  STILLMAP_RETURN_IF_ERROR(all.agree([&] { return image::in_file(memory.fetch(options), path); }));
-  return all.agree([&] { return image::in_file(std::move(memory).finish(), path); });
+  STILLMAP_RETURN_IF_ERROR(all.agree([&] { return checkpoint::in_file(memory.reserve(), path); }));
+  STILLMAP_RETURN_IF_ERROR(
+      all.agree([&] { return checkpoint::in_file(memory.fetch(options), path); }));
+  return all.agree([&] { return checkpoint::in_file(std::move(memory).finish(), path); });
 }
 
 }  // namespace stillmap::mpi

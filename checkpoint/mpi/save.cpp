@@ -2,9 +2,10 @@
 
 #include <memory>
 
+#include "stillmap/checkpoint/base/file_error.h"
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
-#include "stillmap/checkpoint/image/internal/image_error.h"
-#include "stillmap/checkpoint/image/internal/read_superblock.h"
+#include "stillmap/checkpoint/image/parts.h"
+#include "stillmap/checkpoint/image/read_superblock.h"
 #include "stillmap/checkpoint/image/set_writer.h"
 #include "stillmap/checkpoint/mpi/internal/collective.h"
 #include "stillmap/checkpoint/snapshot/internal/save_operation.h"
@@ -25,7 +26,6 @@ class rank_of_save {
         options_(options.snapshot.image),
         idle_(options.snapshot.idle) {
     while (folder_.size() > 1 && folder_.back() == '/') folder_.pop_back();
-    if (options_.calls == nullptr) options_.calls = &image::file_calls::system();
   }
 
   // Rank 0 creates and locks the folder.
@@ -33,7 +33,7 @@ class rank_of_save {
     if (all_.rank() != 0) return {};
     STILLMAP_ASSIGN_OR_RETURN(
         auto set, image::set_writer::create(folder_, static_cast<std::uint32_t>(all_.size()),
-                                            {options_.replace, options_.force, options_.calls}));
+                                            {options_.replace, options_.force, options_.files}));
     set_ = std::make_unique<image::set_writer>(std::move(set));
     id_ = set_->set();
     return {};
@@ -74,7 +74,7 @@ class rank_of_save {
   // Before a commit was tried. Each rank removes its image; rank 0 removes all.
   void undo() {
     if (written_ && !set_) {
-      (void)options_.calls->unlink_at(AT_FDCWD, path_.c_str());
+      (void)options_.files->unlink_at(AT_FDCWD, path_.c_str());
     }
     close();
   }
@@ -91,16 +91,16 @@ class rank_of_save {
   }
 
   status check_parent() const {
-    const auto current = image::read_set(folder_, options_.calls);
+    const auto current = image::read_set(folder_, *options_.files);
     if (!current && current.error().is(errc::out_of_memory)) {
       return tl::unexpected(current.error());
     }
     if (!current || !image::depends_on(*options_.parent, *current)) return {};
-    return image::in_file(
-        image::image_error(errc::invalid_argument, save_op,
-                           "a set cannot replace a set that its parents depend on; save it in "
-                           "another folder",
-                           image::part::set, 0, options_.parent->path()),
+    return checkpoint::in_file(
+        checkpoint::file_error(errc::invalid_argument, save_op,
+                               "a set cannot replace a set that its parents depend on; save it in "
+                               "another folder",
+                               image::part::set, 0, options_.parent->path()),
         folder_);
   }
 
@@ -109,10 +109,10 @@ class rank_of_save {
     const std::string path = path_of(rank);
     const auto checked = [&]() -> status {
       STILLMAP_ASSIGN_OR_RETURN(const auto head,
-                                image::read_superblock(*options_.calls, AT_FDCWD, path));
+                                image::read_superblock(*options_.files, AT_FDCWD, path));
       if (head.image == m.image && head.root == m.root) return {};
-      return image::image_error(errc::corrupt, save_op, "not the image that the rank wrote",
-                                image::part::set, 0, head.root.text(), m.root.text());
+      return checkpoint::file_error(errc::corrupt, save_op, "not the image that the rank wrote",
+                                    image::part::set, 0, head.root.text(), m.root.text());
     }();
     if (checked) return {};
     return tl::unexpected(

@@ -1,8 +1,8 @@
 #include <utility>
 
+#include "stillmap/checkpoint/base/file_error.h"
 #include "stillmap/checkpoint/common/internal/page_factory.h"
 #include "stillmap/checkpoint/common/internal/staging_mapping.h"
-#include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/snapshot/internal/contents_reader.h"
 #include "stillmap/checkpoint/snapshot/internal/restore_operation.h"
 #include "stillmap/vmm/base/host_memory.h"
@@ -85,7 +85,7 @@ result<restored> restore(const device &d, const image::reader &from,
 result<restored> restore(const device &d, const std::string &path, const restore_options &options) {
   return with_host_memory(restore_op, [&]() -> result<restored> {
     STILLMAP_ASSIGN_OR_RETURN(const auto from, image::reader::open(path, options.image));
-    return image::in_file(restore(d, from, options), path);
+    return checkpoint::in_file(restore(d, from, options), path);
   });
 }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/base/file_error.h"
+#include "stillmap/checkpoint/image/parts.h"
 #include "stillmap/checkpoint/snapshot/internal/all_or_none.h"
 #include "stillmap/checkpoint/snapshot/internal/restore_operation.h"
 #include "stillmap/checkpoint/snapshot/set.h"
@@ -20,15 +21,15 @@ bool has(const image::reader &r, const std::string &tag) {
 status check(std::span<const device> devices, std::span<const image::reader> images,
              std::span<const std::string> tags) {
   if (devices.size() != images.size() || images.empty()) {
-    return image::image_error(errc::invalid_argument, restore_set_op,
-                              "the number of devices is not the number of images in the set",
-                              image::part::set, 12, std::to_string(images.size()),
-                              std::to_string(devices.size()));
+    return checkpoint::file_error(errc::invalid_argument, restore_set_op,
+                                  "the number of devices is not the number of images in the set",
+                                  image::part::set, 12, std::to_string(images.size()),
+                                  std::to_string(devices.size()));
   }
   for (const std::string &tag : tags) {
     if (std::none_of(images.begin(), images.end(), [&](const auto &r) { return has(r, tag); })) {
-      return image::image_error(errc::invalid_argument, restore_set_op,
-                                "no image has memory of this tag", image::part::set, 0, tag);
+      return checkpoint::file_error(errc::invalid_argument, restore_set_op,
+                                    "no image has memory of this tag", image::part::set, 0, tag);
     }
   }
   return {};
@@ -43,7 +44,7 @@ result<std::optional<restore_operation>> begin(const device &d, const image::rea
   }
   if (tags.empty() && !options.tags.empty()) return std::optional<restore_operation>();
   STILLMAP_ASSIGN_OR_RETURN(
-      auto r, image::in_file(restore_operation::create(d, from, tags, options), from.path()));
+      auto r, checkpoint::in_file(restore_operation::create(d, from, tags, options), from.path()));
   return std::optional(std::move(r));
 }
 
@@ -85,7 +86,7 @@ status fetch_all(std::vector<std::optional<restore_operation>> &memory,
       all.report([&] { progress.update(i, p.bytes); });
     };
     one.cancel = all.token();
-    return image::in_file(memory[i]->fetch(one), images[i].path());
+    return checkpoint::in_file(memory[i]->fetch(one), images[i].path());
   });
 }
 
@@ -103,14 +104,15 @@ result<restored_set> restore_set(std::span<const device> devices,
     }
     for (std::size_t i = 0; i < images.size(); ++i) {
       if (!memory[i]) continue;
-      STILLMAP_RETURN_IF_ERROR(image::in_file(memory[i]->reserve(), images[i].path()));
+      STILLMAP_RETURN_IF_ERROR(checkpoint::in_file(memory[i]->reserve(), images[i].path()));
     }
     STILLMAP_RETURN_IF_ERROR(fetch_all(memory, images, options));
     restored_set out{images.front().superblock().set, {}};
     for (std::size_t i = 0; i < images.size(); ++i) {
       STILLMAP_ASSIGN_OR_RETURN(
-          auto r, image::in_file(memory[i] ? std::move(*memory[i]).finish() : nothing(devices[i]),
-                                 images[i].path()));
+          auto r,
+          checkpoint::in_file(memory[i] ? std::move(*memory[i]).finish() : nothing(devices[i]),
+                              images[i].path()));
       out.devices.push_back(std::move(r));
     }
     return out;
@@ -121,7 +123,7 @@ result<restored_set> restore_set(std::span<const device> devices, const std::str
                                  const restore_options &options) {
   return with_host_memory(restore_set_op, [&]() -> result<restored_set> {
     STILLMAP_ASSIGN_OR_RETURN(const auto images, image::open_set(folder, options.image));
-    return image::in_file(restore_set(devices, images, options), folder);
+    return checkpoint::in_file(restore_set(devices, images, options), folder);
   });
 }
 

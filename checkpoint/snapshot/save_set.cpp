@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <chrono>
 
+#include "stillmap/checkpoint/base/file_error.h"
 #include "stillmap/checkpoint/common/internal/wait_idle.h"
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/image/parts.h"
 #include "stillmap/checkpoint/image/set_writer.h"
 #include "stillmap/checkpoint/snapshot/internal/all_or_none.h"
 #include "stillmap/checkpoint/snapshot/internal/save_operation.h"
@@ -32,7 +33,7 @@ result<T> in_part(result<T> r, const image::set_writer &set, std::size_t part) {
 
 status check(std::span<const set_part> parts, const save_set_options &options) {
   if (!options.parents.empty() && options.parents.size() != parts.size()) {
-    return image::image_error(
+    return checkpoint::file_error(
         errc::invalid_argument, save_set_op, "the number of parents is not the number of parts",
         image::part::set, 0, std::to_string(options.parents.size()), std::to_string(parts.size()));
   }
@@ -43,9 +44,9 @@ status check(std::span<const set_part> parts, const save_set_options &options) {
         if (std::find(parts[k].tags.begin(), parts[k].tags.end(), tag) == parts[k].tags.end()) {
           continue;
         }
-        return image::image_error(errc::invalid_argument, save_set_op,
-                                  "two parts have the same tag of one device", image::part::set, i,
-                                  tag);
+        return checkpoint::file_error(errc::invalid_argument, save_set_op,
+                                      "two parts have the same tag of one device", image::part::set,
+                                      i, tag);
       }
     }
   }
@@ -56,10 +57,11 @@ status check_replaced(const image::set_writer &set, const save_set_options &opti
   if (!set.replaced_set()) return {};
   for (const image::reader &parent : options.parents) {
     if (!image::depends_on(parent, *set.replaced_set())) continue;
-    return image::image_error(errc::invalid_argument, save_set_op,
-                              "a set cannot replace a set that its parents depend on; save it in "
-                              "another folder",
-                              image::part::set, 0, parent.path());
+    return checkpoint::file_error(
+        errc::invalid_argument, save_set_op,
+        "a set cannot replace a set that its parents depend on; save it in "
+        "another folder",
+        image::part::set, 0, parent.path());
   }
   return {};
 }
@@ -99,8 +101,8 @@ result<written_set> save_set(std::span<const set_part> parts, const std::string 
     STILLMAP_ASSIGN_OR_RETURN(
         auto set, image::set_writer::create(
                       folder, static_cast<std::uint32_t>(parts.size()),
-                      {options.image.replace, options.image.force, options.image.calls}));
-    STILLMAP_RETURN_IF_ERROR(image::in_file(check_replaced(set, options), folder));
+                      {options.image.replace, options.image.force, options.image.files}));
+    STILLMAP_RETURN_IF_ERROR(checkpoint::in_file(check_replaced(set, options), folder));
     for (std::size_t i = 0; i < parts.size(); ++i) {
       STILLMAP_RETURN_IF_ERROR(
           in_part(checkpoint::wait_until_idle(parts[i].device, parts[i].idle), set, i));
@@ -118,7 +120,7 @@ result<written_set> save_set(std::span<const set_part> parts, const std::string 
     STILLMAP_RETURN_IF_ERROR(for_each_part(all, parts.size(), [&](std::size_t i) -> status {
       const std::string path = set.path(static_cast<std::uint32_t>(i));
       STILLMAP_ASSIGN_OR_RETURN(out.images[i],
-                                image::in_file(memory[i].write(path, images[i]), path));
+                                checkpoint::in_file(memory[i].write(path, images[i]), path));
       return {};
     }));
     std::vector<image::set_member> members;

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "stillmap/checkpoint/image/internal/key_file.h"
+#include "stillmap/checkpoint/base/key_file.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/base/try.h"
@@ -268,13 +268,15 @@ result<image::written> executor::snapshot(
   options.image.verify = r.verify;
   options.image.cancel = cancel.get_token();
   if (!r.key.empty()) {
-    STILLMAP_ASSIGN_OR_RETURN(const auto key,
-                              image::read_key(r.key, image::secrecy::owner, "control::snapshot"));
+    STILLMAP_ASSIGN_OR_RETURN(
+        const auto key,
+        checkpoint::read_key(r.key, checkpoint::secrecy::owner, "control::snapshot"));
     options.image.key = image::secret_key{key};
   }
   if (!r.sign_with.empty()) {
     STILLMAP_ASSIGN_OR_RETURN(
-        const auto key, image::read_key(r.sign_with, image::secrecy::owner, "control::snapshot"));
+        const auto key,
+        checkpoint::read_key(r.sign_with, checkpoint::secrecy::owner, "control::snapshot"));
     options.image.sign_with = image::signing_key{key};
   }
   if (!r.parent.empty()) {

@@ -7,7 +7,9 @@
 #include <iterator>
 #include <system_error>
 
-#include "stillmap/checkpoint/image/internal/read_superblock.h"
+#include "stillmap/checkpoint/base/atomic_file.h"
+#include "stillmap/checkpoint/base/file_system.h"
+#include "stillmap/checkpoint/image/read_superblock.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::image {
@@ -40,14 +42,14 @@ status check_none(const std::vector<std::string> &children) {
       children);
 }
 
-result<folder_contents> list_folder_above(file_calls &calls, int directory) {
-  const open_directory above{calls,
-                             calls.open_at(directory, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0)};
+result<folder_contents> list_folder_above(checkpoint::file_system &files, int directory) {
+  const checkpoint::open_directory above{
+      files, files.open_at(directory, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0)};
   if (above.fd < 0) {
     return make_system_error(-above.fd, children_op,
                              "cannot open the folder in which the set's folder is");
   }
-  auto out = list_folder(above.fd, calls);
+  auto out = list_folder(above.fd, files);
   if (out) STILLMAP_RETURN_IF_ERROR(check_all_read(*out));
   return out;
 }
@@ -69,21 +71,21 @@ status check_all_read(const folder_contents &c) {
   return {};
 }
 
-status check_no_children(const target_name &target) {
-  file_calls &calls = target.calls();
-  const auto replaced = read_superblock(calls, target.directory(), target.name());
+status check_no_children(const checkpoint::target_name &target) {
+  checkpoint::file_system &files = target.files();
+  const auto replaced = read_superblock(files, target.directory(), target.name());
   if (!replaced) {
     const error &e = replaced.error();
     if (e.is(errc::corrupt) || e.is(errc::not_supported)) return {};
     return tl::unexpected(e);
   }
   if (const auto position = parse_name_in_set(target.name())) {
-    const auto set = read_set(target.directory(), calls);
+    const auto set = read_set(target.directory(), files);
     if (set && set->set == position->set) {
       return in_use("the image belongs to a set; replace the whole set", {set->set.text()});
     }
   }
-  STILLMAP_ASSIGN_OR_RETURN(const auto all, list_folder(target.directory(), calls));
+  STILLMAP_ASSIGN_OR_RETURN(const auto all, list_folder(target.directory(), files));
   STILLMAP_RETURN_IF_ERROR(check_all_read(all));
   std::vector<std::string> children;
   for (const folder_image &i : all.images) {
@@ -92,8 +94,8 @@ status check_no_children(const target_name &target) {
   return check_none(children);
 }
 
-status check_no_children(file_calls &calls, int directory, const image_set &set) {
-  STILLMAP_ASSIGN_OR_RETURN(const auto all, list_folder_above(calls, directory));
+status check_no_children(checkpoint::file_system &files, int directory, const image_set &set) {
+  STILLMAP_ASSIGN_OR_RETURN(const auto all, list_folder_above(files, directory));
   const auto is_member = [&](const image_id &image, const sha256 &root) {
     return std::any_of(set.images.begin(), set.images.end(),
                        [&](const set_member &m) { return m.image == image && m.root == root; });
@@ -108,13 +110,13 @@ status check_no_children(file_calls &calls, int directory, const image_set &set)
   return check_none(children);
 }
 
-result<std::vector<std::string>> parents_among(file_calls &calls, int directory,
+result<std::vector<std::string>> parents_among(checkpoint::file_system &files, int directory,
                                                const std::vector<std::string> &names) {
   std::vector<std::string> parents;
   if (names.empty()) return parents;
-  STILLMAP_ASSIGN_OR_RETURN(const auto all, list_folder_above(calls, directory));
+  STILLMAP_ASSIGN_OR_RETURN(const auto all, list_folder_above(files, directory));
   for (const std::string &name : names) {
-    const auto s = read_superblock(calls, directory, name);
+    const auto s = read_superblock(files, directory, name);
     if (s && std::any_of(all.images.begin(), all.images.end(),
                          [&](const folder_image &i) { return is_parent(*s, i.superblock); })) {
       parents.push_back(name);

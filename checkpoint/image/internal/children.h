@@ -5,8 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "stillmap/checkpoint/base/atomic_file.h"
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/image/folder.h"
-#include "stillmap/checkpoint/image/internal/atomic_file.h"
 
 namespace stillmap::image {
 
@@ -19,14 +20,14 @@ status check_all_read(const folder_contents &c);
 // that, names it as its parent, and no set names it as its image. What is no image can be no parent.
 // Errors: busy (detail().found: their names); errors of system calls (the file, or one beside it, cannot
 //         be read, or the folder cannot be listed, so that nobody knows).
-status check_no_children(const target_name &target);
+status check_no_children(const checkpoint::target_name &target);
 
 // The same of a set: of all its images, in the folder that its own folder (`directory`) is in.
-status check_no_children(file_calls &calls, int directory, const image_set &set);
+status check_no_children(checkpoint::file_system &files, int directory, const image_set &set);
 
 // The names of images in an open directory, by name, that images in the folder which contains it
 // name as their parents. Errors: that folder cannot be listed.
-result<std::vector<std::string>> parents_among(file_calls &calls, int directory,
+result<std::vector<std::string>> parents_among(checkpoint::file_system &files, int directory,
                                                const std::vector<std::string> &names);
 
 }  // namespace stillmap::image

@@ -3,9 +3,12 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "stillmap/checkpoint/base/aligned_memory.h"
+#include "stillmap/checkpoint/base/block_file.h"
+#include "stillmap/checkpoint/base/file_error.h"
 #include "stillmap/checkpoint/base/parallel_for.h"
-#include "stillmap/checkpoint/image/internal/image_error.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/checkpoint/image/parts.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 
@@ -50,7 +53,7 @@ class extent_writer::worker {
 
  private:
   struct slot {
-    aligned_memory read, changed;
+    checkpoint::aligned_memory read, changed;
   };
 
   status one(std::size_t i) {
@@ -72,9 +75,9 @@ class extent_writer::worker {
     STILLMAP_ASSIGN_OR_RETURN(const auto got, all_.from_.chunk(r.at, room));
     const bytes_view contents = got;
     if (contents.size() != r.bytes) {
-      return image_error(errc::invalid_argument, extents_op,
-                         "the source returned a chunk of the wrong size", part::extents, 0,
-                         std::to_string(contents.size()), std::to_string(r.bytes));
+      return checkpoint::file_error(errc::invalid_argument, extents_op,
+                                    "the source returned a chunk of the wrong size", part::extents,
+                                    0, std::to_string(contents.size()), std::to_string(r.bytes));
     }
     if (all_zero(contents)) {
       r.contents = {};
@@ -141,7 +144,7 @@ class extent_writer::worker {
       const auto padded = s.changed.bytes().first(room);
       std::memset(padded.data() + r.stored, 0, padded.size() - r.stored);
       blocks = padded;
-    } else if (all_.file_.direct() && !is_aligned(stored.data())) {
+    } else if (all_.file_.direct() && !checkpoint::is_aligned(stored.data())) {
       std::memcpy(s.read.bytes().data(), stored.data(), stored.size());
       blocks = s.read.bytes().first(stored.size());
     }
@@ -154,7 +157,7 @@ class extent_writer::worker {
   write_queue queue_;  // destroyed before the buffers that it writes from
 };
 
-extent_writer::extent_writer(image_file &file, std::vector<chunk_record> &table,
+extent_writer::extent_writer(checkpoint::block_file &file, std::vector<chunk_record> &table,
                              contents_source &from, const write_options &options,
                              const manifest &what, const digest_key &key,
                              const cipher *encrypt_with)

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <map>
 
+#include "stillmap/checkpoint/base/block_file.h"
 #include "stillmap/checkpoint/image/contents_source.h"
 #include "stillmap/checkpoint/image/internal/seal.h"
 #include "stillmap/checkpoint/image/internal/write_queue.h"
@@ -17,9 +18,9 @@ namespace stillmap::image {
 class extent_writer {
  public:
   // Requires: the arguments outlive it; `table` has been laid out.
-  extent_writer(image_file &file, std::vector<chunk_record> &table, contents_source &from,
-                const write_options &options, const manifest &what, const digest_key &key,
-                const cipher *encrypt_with);
+  extent_writer(checkpoint::block_file &file, std::vector<chunk_record> &table,
+                contents_source &from, const write_options &options, const manifest &what,
+                const digest_key &key, const cipher *encrypt_with);
   // Errors: those of the source; operation_canceled; errors of system calls.
   status run();
 
@@ -35,7 +36,7 @@ class extent_writer {
   void report(const chunk_record &r);
   void stop(status result);
 
-  image_file &file_;
+  checkpoint::block_file &file_;
   std::vector<chunk_record> &table_;
   contents_source &from_;
   const write_options &options_;

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "stillmap/checkpoint/image/internal/file_calls.h"
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/vmm/base/creating_process.h"
 #include "stillmap/vmm/base/error.h"
 
@@ -14,7 +14,7 @@ class folder_lock {
  public:
   // `directory`: stays open as long as the lock.
   // Errors: busy (another writer has it), errors of system calls.
-  static result<std::unique_ptr<folder_lock>> take(file_calls &calls, int directory,
+  static result<std::unique_ptr<folder_lock>> take(checkpoint::file_system &files, int directory,
                                                    const char *op);
   folder_lock(const folder_lock &) = delete;
   // Removes the file; not in a forked child.
@@ -24,9 +24,10 @@ class folder_lock {
   bool excludes_others() const { return locked_; }
 
  private:
-  folder_lock(file_calls &calls, int directory) : calls_(calls), directory_(directory) {}
+  folder_lock(checkpoint::file_system &files, int directory)
+      : files_(files), directory_(directory) {}
 
-  file_calls &calls_;
+  checkpoint::file_system &files_;
   const int directory_;
   int fd_ = -1;
   bool locked_ = false, remove_ = false;

@@ -7,9 +7,13 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "stillmap/checkpoint/image/internal/atomic_file.h"
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/base/aligned_memory.h"
+#include "stillmap/checkpoint/base/atomic_file.h"
+#include "stillmap/checkpoint/base/block_file.h"
+#include "stillmap/checkpoint/base/file_error.h"
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/checkpoint/image/parts.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 
@@ -25,9 +29,9 @@ std::string at_most(std::uint64_t n) {
 status set_parent(open_image &image, const std::shared_ptr<const open_image> &parent) {
   if (image.key != parent->key) {
     const superblock &s = image.superblock;
-    return image_error(errc::corrupt, image_opener_op,
-                       "the key of the digests is not that of the parent", part::chunk_table,
-                       s.chunk_table.offset + s.chunks * record_bytes);
+    return checkpoint::file_error(
+        errc::corrupt, image_opener_op, "the key of the digests is not that of the parent",
+        part::chunk_table, s.chunk_table.offset + s.chunks * record_bytes);
   }
   STILLMAP_RETURN_IF_ERROR(check_parent_references(image.table, image.superblock, parent->table));
   image.parent = parent;
@@ -44,55 +48,59 @@ status image_opener::check_canceled() const {
 
 status image_opener::check_limits(const superblock &s) {
   if (s.contents_bytes > options_.max_contents_bytes) {
-    return image_error(errc::invalid_argument, image_opener_op,
-                       "the contents exceed max_contents_bytes", part::superblock, 136,
-                       std::to_string(s.contents_bytes), at_most(options_.max_contents_bytes));
+    return checkpoint::file_error(errc::invalid_argument, image_opener_op,
+                                  "the contents exceed max_contents_bytes", part::superblock, 136,
+                                  std::to_string(s.contents_bytes),
+                                  at_most(options_.max_contents_bytes));
   }
   // At most 64 images of less than 2^56 bytes: no overflow.
   metadata_bytes_ += s.chunk_table.bytes + s.manifest.bytes + s.seals.bytes;
   if (metadata_bytes_ > options_.max_metadata_bytes) {
-    return image_error(errc::invalid_argument, image_opener_op,
-                       "the metadata of the image and its parents exceeds max_metadata_bytes",
-                       part::superblock, 152, std::to_string(metadata_bytes_),
-                       at_most(options_.max_metadata_bytes));
+    return checkpoint::file_error(
+        errc::invalid_argument, image_opener_op,
+        "the metadata of the image and its parents exceeds max_metadata_bytes", part::superblock,
+        152, std::to_string(metadata_bytes_), at_most(options_.max_metadata_bytes));
   }
   if (s.encrypted() && !options_.key) {
-    return image_error(errc::invalid_argument, image_opener_op,
-                       "the image is encrypted, and no key was given", part::superblock, 16);
+    return checkpoint::file_error(errc::invalid_argument, image_opener_op,
+                                  "the image is encrypted, and no key was given", part::superblock,
+                                  16);
   }
   if (options_.key && !s.encrypted()) {
     // Who can replace the file, and does not know the key, must not be able to choose its contents.
-    return image_error(errc::corrupt, image_opener_op, "the image is not encrypted",
-                       part::superblock, 16, "no encryption",
-                       "encrypted with the key that was given");
+    return checkpoint::file_error(errc::corrupt, image_opener_op, "the image is not encrypted",
+                                  part::superblock, 16, "no encryption",
+                                  "encrypted with the key that was given");
   }
   if (options_.signed_by && !s.is_signed()) {
-    return image_error(errc::corrupt, image_opener_op, "the image is not signed", part::superblock,
-                       16, "no signature", "signed with " + options_.signed_by->text());
+    return checkpoint::file_error(errc::corrupt, image_opener_op, "the image is not signed",
+                                  part::superblock, 16, "no signature",
+                                  "signed with " + options_.signed_by->text());
   }
   return {};
 }
 
 status image_opener::read_signature(open_image &image) const {
   const std::uint64_t at = image.superblock.signature.offset;
-  STILLMAP_ASSIGN_OR_RETURN(const auto room, aligned_memory::create(block_bytes));
+  STILLMAP_ASSIGN_OR_RETURN(const auto room, checkpoint::aligned_memory::create(block_bytes));
   const auto b = room.bytes();
   STILLMAP_RETURN_IF_ERROR(image.file.read(b, at));
   if (!all_zero(b.subspan(signature_bytes))) {
-    return image_error(errc::corrupt, image_opener_op,
-                       "the padding after the signature is not zero", part::signature,
-                       at + signature_bytes);
+    return checkpoint::file_error(errc::corrupt, image_opener_op,
+                                  "the padding after the signature is not zero", part::signature,
+                                  at + signature_bytes);
   }
   const verifying_key key{load<decltype(verifying_key::bytes)>(b, 0)};
   const signature s{load<decltype(signature::bytes)>(b, key.bytes.size())};
   if (options_.signed_by && key != *options_.signed_by) {
-    return image_error(errc::corrupt, image_opener_op, "the image is signed with another key",
-                       part::signature, at, key.text(), options_.signed_by->text());
+    return checkpoint::file_error(errc::corrupt, image_opener_op,
+                                  "the image is signed with another key", part::signature, at,
+                                  key.text(), options_.signed_by->text());
   }
   if (!is_signature(s, key, image.superblock.root)) {
-    return image_error(errc::corrupt, image_opener_op,
-                       "the signature does not match the root digest", part::signature,
-                       at + key.bytes.size(), s.text());
+    return checkpoint::file_error(errc::corrupt, image_opener_op,
+                                  "the signature does not match the root digest", part::signature,
+                                  at + key.bytes.size(), s.text());
   }
   image.signer = key;
   return {};
@@ -102,21 +110,23 @@ result<std::vector<std::byte>> image_opener::read_part(open_image &image, const 
                                                        const file_range &r, const sha256 &sum,
                                                        nonce n) const {
   STILLMAP_RETURN_IF_ERROR(check_canceled());
-  STILLMAP_ASSIGN_OR_RETURN(const auto room, aligned_memory::create(to_block(r.bytes)));
+  STILLMAP_ASSIGN_OR_RETURN(const auto room, checkpoint::aligned_memory::create(to_block(r.bytes)));
   STILLMAP_RETURN_IF_ERROR(image.file.read(room.bytes(), r.offset));
   const bytes_view stored = room.bytes().first(r.bytes);
   if (const sha256 found = sha256_of(stored); found != sum) {
-    return image_error(errc::corrupt, image_opener_op, "the SHA-256 differs from the superblock's",
-                       where, r.offset, found.text(), sum.text());
+    return checkpoint::file_error(errc::corrupt, image_opener_op,
+                                  "the SHA-256 differs from the superblock's", where, r.offset,
+                                  found.text(), sum.text());
   }
   if (!all_zero(room.bytes().subspan(r.bytes))) {
-    return image_error(errc::corrupt, image_opener_op, "the padding is not zero", where, r.end());
+    return checkpoint::file_error(errc::corrupt, image_opener_op, "the padding is not zero", where,
+                                  r.end());
   }
   std::vector<std::byte> bytes(r.bytes - image.superblock.tag());
   if (!image.decrypt_with) {
     std::copy(stored.begin(), stored.end(), bytes.begin());
   } else if (auto ok = image.decrypt_with->decrypt(n, stored, bytes); !ok) {
-    return tl::unexpected(ok.error().with({.where = position(where, r.offset)}));
+    return tl::unexpected(ok.error().with({.where = checkpoint::position(where, r.offset)}));
   }
   return bytes;
 }
@@ -143,7 +153,7 @@ result<std::shared_ptr<open_image>> image_opener::try_parent(const open_image &i
                                                              bool &replaced) {
   STILLMAP_RETURN_IF_ERROR(check_canceled());
   // Files that cannot be read, or are no images, are no candidates.
-  auto f = image_file::open_to_read(image.file.calls(), directory, name, false);
+  auto f = checkpoint::block_file::open_to_read(image.file.files(), directory, name, false);
   std::array<std::byte, block_bytes> block;
   if (!f || !f->read(block, 0)) return std::shared_ptr<open_image>();
   const auto s = decode_superblock(block);
@@ -158,11 +168,11 @@ result<std::shared_ptr<open_image>> image_opener::try_parent(const open_image &i
 status image_opener::find_parent(open_image &image, int directory) {
   bool replaced = false;
   int unlisted = 0;  // the error of a folder whose names are not all known
-  file_calls &calls = image.file.calls();
+  checkpoint::file_system &files = image.file.files();
   // Searches the images of an open directory; true: the parent was found and set.
   const auto search = [&](int in, const std::string &prefix) -> result<bool> {
     std::vector<std::string> names;
-    if (const int r = calls.names_in(in, names); r < 0) unlisted = -r;
+    if (const int r = files.names_in(in, names); r < 0) unlisted = -r;
     std::sort(names.begin(), names.end());
     for (const std::string &name : names) {
       if (!name.ends_with(".smi") || name.starts_with('.')) continue;
@@ -174,15 +184,15 @@ status image_opener::find_parent(open_image &image, int directory) {
     return false;
   };
   for (const std::string &path : options_.parents) {
-    const int in = calls.open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    const int in = files.open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (in >= 0) {
-      const open_directory opened{calls, in};
+      const checkpoint::open_directory opened{files, in};
       STILLMAP_ASSIGN_OR_RETURN(const bool found,
                                 search(in, path.ends_with('/') ? path : path + "/"));
       if (found) return {};
       continue;
     }
-    const auto at = target_name::create(calls, path);
+    const auto at = checkpoint::target_name::create(files, path);
     if (!at) continue;
     STILLMAP_ASSIGN_OR_RETURN(const auto p,
                               try_parent(image, at->directory(), at->name(), path, replaced));
@@ -201,29 +211,31 @@ status image_opener::find_parent(open_image &image, int directory) {
                                          "the parent was not found: a folder cannot be listed")
                      : make_system_error(ENOENT, image_opener_op, "the parent was not found");
   return tl::unexpected(
-      e.value().with({.where = position(part::parent, 64),
+      e.value().with({.where = checkpoint::position(part::parent, 64),
                       .expected = s.parent.text() + " with root " + s.parent_root.text()}));
 }
 
 status image_opener::read_metadata(open_image &image, int directory,
                                    const std::shared_ptr<const open_image> &known_parent) {
   if (++depth_ > max_chain_length) {
-    return image_error(errc::corrupt, image_opener_op, "the chain of parents is too long",
-                       part::parent, 64, {}, at_most(max_chain_length));
+    return checkpoint::file_error(errc::corrupt, image_opener_op,
+                                  "the chain of parents is too long", part::parent, 64, {},
+                                  at_most(max_chain_length));
   }
   STILLMAP_ASSIGN_OR_RETURN(const std::uint64_t size, image.file.size());
   if (size < block_bytes) {
-    return image_error(errc::corrupt, image_opener_op, "the file is too short for an image",
-                       part::file, 0, std::to_string(size), "at least 4096");
+    return checkpoint::file_error(errc::corrupt, image_opener_op,
+                                  "the file is too short for an image", part::file, 0,
+                                  std::to_string(size), "at least 4096");
   }
-  STILLMAP_ASSIGN_OR_RETURN(const auto block, aligned_memory::create(block_bytes));
+  STILLMAP_ASSIGN_OR_RETURN(const auto block, checkpoint::aligned_memory::create(block_bytes));
   STILLMAP_RETURN_IF_ERROR(image.file.read(block.bytes(), 0));
   STILLMAP_ASSIGN_OR_RETURN(image.superblock, decode_superblock(block.bytes()));
   const superblock &s = image.superblock;
   if (size != s.file_bytes) {
-    return image_error(errc::corrupt, image_opener_op,
-                       "the size of the file differs from the superblock's", part::superblock, 24,
-                       std::to_string(size), std::to_string(s.file_bytes));
+    return checkpoint::file_error(
+        errc::corrupt, image_opener_op, "the size of the file differs from the superblock's",
+        part::superblock, 24, std::to_string(size), std::to_string(s.file_bytes));
   }
   STILLMAP_RETURN_IF_ERROR(check_limits(s));
   if (s.is_signed()) STILLMAP_RETURN_IF_ERROR(read_signature(image));
@@ -233,7 +245,7 @@ status image_opener::read_metadata(open_image &image, int directory,
             nonce_of_superblock, block.bytes().first(authenticated_bytes), s.authentication);
         !ok) {
       return tl::unexpected(
-          ok.error().with({.where = position(part::superblock, authenticated_bytes)}));
+          ok.error().with({.where = checkpoint::position(part::superblock, authenticated_bytes)}));
     }
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto table, read_part(image, part::chunk_table, s.chunk_table,
@@ -247,7 +259,7 @@ status image_opener::read_metadata(open_image &image, int directory,
   auto decoded = decode_manifest(manifest.data(), manifest.size());
   if (!decoded) {
     return tl::unexpected(
-        decoded.error().with({.where = position(part::manifest, s.manifest.offset)}));
+        decoded.error().with({.where = checkpoint::position(part::manifest, s.manifest.offset)}));
   }
   image.manifest = std::move(*decoded);
   STILLMAP_RETURN_IF_ERROR(check_layout(image.table, image.manifest.page_bytes(), s));
@@ -261,32 +273,37 @@ status image_opener::read_metadata(open_image &image, int directory,
 result<std::shared_ptr<open_image>> image_opener::open_file(
     int directory, const std::string &name, const std::string &path,
     const std::shared_ptr<const open_image> &known_parent) {
-  file_calls &calls = options_.calls != nullptr ? *options_.calls : file_calls::system();
+  checkpoint::file_system &files = *options_.files;
   STILLMAP_ASSIGN_OR_RETURN(
       auto file,
-      in_file(image_file::open_to_read(calls, directory, name, options_.direct_io), path));
+      checkpoint::in_file(
+          checkpoint::block_file::open_to_read(files, directory, name, options_.direct_io), path));
   const auto image = std::make_shared<open_image>(path, std::move(file));
-  STILLMAP_RETURN_IF_ERROR(in_file(read_metadata(*image, directory, known_parent), path));
+  STILLMAP_RETURN_IF_ERROR(
+      checkpoint::in_file(read_metadata(*image, directory, known_parent), path));
   return image;
 }
 
 result<reader> image_opener::open(int directory, const std::string &name, const std::string &path,
                                   const std::shared_ptr<const open_image> &known_parent) {
-  return in_file(with_host_memory(image_opener_op,
-                                  [&]() -> result<reader> {
-                                    STILLMAP_ASSIGN_OR_RETURN(
-                                        auto image, open_file(directory, name, path, known_parent));
-                                    return reader(std::move(image));
-                                  }),
-                 path);
+  return checkpoint::in_file(with_host_memory(image_opener_op,
+                                              [&]() -> result<reader> {
+                                                STILLMAP_ASSIGN_OR_RETURN(
+                                                    auto image,
+                                                    open_file(directory, name, path, known_parent));
+                                                return reader(std::move(image));
+                                              }),
+                             path);
 }
 
 result<reader> reader::open(const std::string &path, const open_options &options) {
-  file_calls &calls = options.calls != nullptr ? *options.calls : file_calls::system();
+  checkpoint::file_system &files = *options.files;
   STILLMAP_ASSIGN_OR_RETURN(
       const auto at,
-      in_file(with_host_memory(image_opener_op, [&] { return target_name::create(calls, path); }),
-              path));
+      checkpoint::in_file(
+          with_host_memory(image_opener_op,
+                           [&] { return checkpoint::target_name::create(files, path); }),
+          path));
   return image_opener(options).open(at.directory(), at.name(), path);
 }
 

@@ -2,8 +2,10 @@
 #include <cstring>
 
 #include "manifest_generated.h"
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/base/aligned_memory.h"
+#include "stillmap/checkpoint/base/file_error.h"
 #include "stillmap/checkpoint/image/manifest.h"
+#include "stillmap/checkpoint/image/parts.h"
 #include "stillmap/checkpoint/image/superblock.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
@@ -16,8 +18,8 @@ constexpr const char *manifest_encode_op = "image::encode(manifest)";
 
 tl::unexpected<error> wrong_encoding(const char *reason, std::string found = {},
                                      std::string expected = {}) {
-  return image_error(errc::corrupt, manifest_wire_op, reason, part::manifest, 0, std::move(found),
-                     std::move(expected));
+  return checkpoint::file_error(errc::corrupt, manifest_wire_op, reason, part::manifest, 0,
+                                std::move(found), std::move(expected));
 }
 
 // The FlatBuffers verifier checks bounds, not the alignment of structs in vectors.
@@ -156,9 +158,9 @@ result<std::vector<std::byte>> encode(const manifest &m) {
     wire::FinishManifestBuffer(b, wire::CreateManifest(b, device, all_tags, all_blocks, all_pages,
                                                        all_lists, all_places, all_notes));
     if (b.GetSize() > max_manifest_bytes) {
-      return image_error(errc::invalid_argument, manifest_encode_op, "the manifest is too large",
-                         part::manifest, 0, std::to_string(b.GetSize()),
-                         "at most " + std::to_string(max_manifest_bytes));
+      return checkpoint::file_error(
+          errc::invalid_argument, manifest_encode_op, "the manifest is too large", part::manifest,
+          0, std::to_string(b.GetSize()), "at most " + std::to_string(max_manifest_bytes));
     }
     const auto *begin = reinterpret_cast<const std::byte *>(b.GetBufferPointer());
     return std::vector<std::byte>(begin, begin + b.GetSize());

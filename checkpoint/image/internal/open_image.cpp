@@ -2,8 +2,10 @@
 
 #include <cstring>
 
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/base/aligned_memory.h"
+#include "stillmap/checkpoint/base/file_error.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/checkpoint/image/parts.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 
@@ -42,7 +44,7 @@ status open_image::load(std::size_t n, std::span<std::byte> to, chunk_scratch &s
                         bool thorough) const {
   auto ok = with_host_memory(open_image_op, [&] { return load_checked(n, to, scratch, thorough); });
   if (!ok) std::memset(to.data(), 0, to.size());
-  return in_file(std::move(ok), path);
+  return checkpoint::in_file(std::move(ok), path);
 }
 
 status open_image::load_checked(std::size_t n, std::span<std::byte> to, chunk_scratch &scratch,
@@ -53,12 +55,12 @@ status open_image::load_checked(std::size_t n, std::span<std::byte> to, chunk_sc
     return {};
   }
   const auto corrupt = [&](const char *reason, std::string found, std::string expected) {
-    return image_error(errc::corrupt, open_image_op, reason, part::extents, r.where,
-                       std::move(found), std::move(expected));
+    return checkpoint::file_error(errc::corrupt, open_image_op, reason, part::extents, r.where,
+                                  std::move(found), std::move(expected));
   };
   // A raw extent without encryption is its contents: read directly into aligned memory.
   const bool plain_text = r.kind == chunk_kind::raw && !decrypt_with;
-  const bool direct = plain_text && is_aligned(to.data());
+  const bool direct = plain_text && checkpoint::is_aligned(to.data());
   std::span<std::byte> room = to;
   if (!direct) {
     STILLMAP_RETURN_IF_ERROR(scratch.stored.grow(to_block(r.stored)));
@@ -96,7 +98,8 @@ status open_image::load_checked(std::size_t n, std::span<std::byte> to, chunk_sc
     }
     if (r.kind != chunk_kind::raw) {
       if (auto ok = scratch.packer.decompress(r.kind, plain, to); !ok) {
-        return tl::unexpected(ok.error().with({.where = position(part::extents, r.where)}));
+        return tl::unexpected(
+            ok.error().with({.where = checkpoint::position(part::extents, r.where)}));
       }
     } else {
       std::memcpy(to.data(), plain.data(), to.size());

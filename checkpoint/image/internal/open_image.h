@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "stillmap/checkpoint/base/aligned_memory.h"
+#include "stillmap/checkpoint/base/block_file.h"
 #include "stillmap/checkpoint/image/codec.h"
-#include "stillmap/checkpoint/image/internal/image_file.h"
 #include "stillmap/checkpoint/image/internal/seal.h"
 #include "stillmap/checkpoint/image/manifest.h"
 #include "stillmap/vmm/base/mutex.h"
@@ -17,14 +18,14 @@ namespace stillmap::image {
 // Buffers with which one thread reads a chunk that is not read directly to its destination.
 struct chunk_scratch {
   compressor packer;
-  aligned_memory stored;
-  aligned_memory plain;
+  checkpoint::aligned_memory stored;
+  checkpoint::aligned_memory plain;
 };
 
 // Threads: safe once opened.
 struct open_image {
   std::string path;
-  mutable image_file file;
+  mutable checkpoint::block_file file;
   image::superblock superblock;
   image::manifest manifest;
   std::vector<chunk_record> table;
@@ -40,7 +41,7 @@ struct open_image {
   mutable stillmap::mutex mutex;
   mutable std::vector<std::unique_ptr<chunk_scratch>> spare STILLMAP_GUARDED_BY(mutex);
 
-  open_image(std::string p, image_file f) : path(std::move(p)), file(std::move(f)) {
+  open_image(std::string p, checkpoint::block_file f) : path(std::move(p)), file(std::move(f)) {
     spare.reserve(16);  // so that returning scratch allocates nothing
   }
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <type_traits>
 
+#include "stillmap/checkpoint/base/aligned_memory.h"
 #include "stillmap/checkpoint/image/digest.h"
 
 namespace stillmap::image {
@@ -28,6 +29,8 @@ void store(std::span<std::byte> to, std::size_t at, const T &value) {
   static_assert(std::is_trivially_copyable_v<T>);
   std::memcpy(to.data() + at, &value, sizeof value);
 }
+
+static_assert(block_bytes % checkpoint::io_block_bytes == 0);  // so that parts are written directly
 
 // Rounds up to a multiple of block_bytes. Requires: no overflow.
 constexpr std::uint64_t to_block(std::uint64_t n) {

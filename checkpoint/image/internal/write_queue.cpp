@@ -6,7 +6,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/base/block_file.h"
+#include "stillmap/checkpoint/base/file_error.h"
 #include "stillmap/vmm/base/file_size_limit.h"
 #include "stillmap/vmm/base/fork_closed_fd.h"
 #include "stillmap/vmm/base/try.h"
@@ -24,11 +25,11 @@ struct write_queue::ring {
   }
 };
 
-write_queue::write_queue(image_file &file, unsigned depth)
+write_queue::write_queue(checkpoint::block_file &file, unsigned depth)
     : file_(file), depth_(depth), slots_(std::make_unique<slot[]>(depth)) {
   // A single write in flight gains nothing from io_uring, nor do writes to the page cache: the
   // kernel would copy in worker threads.
-  if (depth < 2 || !file.direct() || !file.calls().may_use_ring()) return;
+  if (depth < 2 || !file.direct() || !file.files().may_use_ring()) return;
   auto made = std::make_unique<ring>();
   if (io_uring_queue_init(depth, &made->r, 0) != 0) return;
   made->open = true;
@@ -77,8 +78,8 @@ status write_queue::submit(unsigned i) {
   --busy_;
   if (sqe != nullptr) {
     // The entry is queued but was not submitted; it is never submitted again.
-    return image_system_error(r == 0 ? EIO : -r, "image::write", "io_uring accepts no write",
-                              s.offset);
+    return checkpoint::system_error_at(r == 0 ? EIO : -r, "image::write",
+                                       "io_uring accepts no write", s.offset);
   }
   return file_.write(left, s.offset);
 }
@@ -95,16 +96,16 @@ status write_queue::wait_for_one() {
   }
   const auto i = static_cast<unsigned>(cqe->user_data);
   slot &s = slots_[i];
-  const int n = file_.calls().ring_wrote(cqe->res, s.left.size());
+  const int n = file_.files().ring_wrote(cqe->res, s.left.size());
   io_uring_cqe_seen(&ring_->r, cqe);
   if (n == -EINTR || n == -EAGAIN) return submit(i);
   const slot ended = std::exchange(s, {});
   --busy_;
   if (n > 0 && static_cast<std::size_t>(n) >= ended.left.size()) return {};
   if (n < 0 && n != -EINVAL) {
-    return image_system_error(-n, "image::write", "cannot write", ended.offset);
+    return checkpoint::system_error_at(-n, "image::write", "cannot write", ended.offset);
   }
-  // A short write, or EINVAL: image_file::write writes the rest, and handles both.
+  // A short write, or EINVAL: checkpoint::block_file::write writes the rest, and handles both.
   const std::size_t whole = static_cast<std::size_t>(std::max(n, 0)) / block_bytes * block_bytes;
   return file_.write(ended.left.subspan(whole), ended.offset + whole);
 }

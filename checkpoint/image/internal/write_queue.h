@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "stillmap/checkpoint/image/internal/image_file.h"
+#include "stillmap/checkpoint/base/block_file.h"
 
 namespace stillmap::image {
 
@@ -12,7 +12,7 @@ namespace stillmap::image {
 class write_queue {
  public:
   // At most `depth` writes at once, from `depth` slots. Requires: depth >= 1, the file outlives it.
-  write_queue(image_file &file, unsigned depth);
+  write_queue(checkpoint::block_file &file, unsigned depth);
   // Waits for all writes: until then the kernel may read the memory given to write().
   ~write_queue();
   write_queue(const write_queue &) = delete;
@@ -38,7 +38,7 @@ class write_queue {
   status submit(unsigned i);
   status wait_for_one();
 
-  image_file &file_;
+  checkpoint::block_file &file_;
   unsigned depth_;
   unsigned busy_ = 0;
   bool ring_lost_ = false;  // waiting failed: completions will not arrive

@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <string_view>
 
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/base/file_error.h"
 #include "stillmap/vmm/base/file_size_limit.h"
 #include "stillmap/vmm/base/owned_fd.h"
 
@@ -36,7 +36,7 @@ void explain(int fd) noexcept {
 
 result<record_lock> record_lock::take(std::string path) {
   const auto busy = [&path](const char *reason) {
-    return image::in_file(make_error(errc::busy, record_lock_op, reason), path);
+    return checkpoint::in_file(make_error(errc::busy, record_lock_op, reason), path);
   };
   for (int attempt = 0; attempt < max_lock_attempts; ++attempt) {
     auto file = fork_closed_fd::open(path.c_str(), O_CREAT | O_RDWR | lock_open_flags, 0600);
@@ -45,7 +45,7 @@ result<record_lock> record_lock::take(std::string path) {
     }
     struct stat st {};
     if (::fstat(file.get(), &st) != 0 || !S_ISREG(st.st_mode)) {
-      return image::in_file(
+      return checkpoint::in_file(
           make_error(errc::not_supported, record_lock_op, "the lock is not a regular file"), path);
     }
     if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {

@@ -68,7 +68,7 @@ result<std::shared_ptr<session>> session::create(const device &d, const hello &h
                       "the source's page size is not a multiple of this device's", h.page_bytes,
                       d.capabilities().page_bytes, error_unit::bytes);
   }
-  STILLMAP_ASSIGN_OR_RETURN(auto file, record_file::open(options.records, h.task, options.calls));
+  STILLMAP_ASSIGN_OR_RETURN(auto file, record_file::open(options.records, h.task, *options.files));
   STILLMAP_ASSIGN_OR_RETURN(std::optional<record> before, file.read());
   if (!before) before = record{h.task, 0, ownership::none, {}, {}, {}};
   STILLMAP_RETURN_IF_ERROR(check_epoch(*before, h.epoch));

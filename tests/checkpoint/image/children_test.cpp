@@ -9,8 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/image/folder.h"
-#include "stillmap/checkpoint/image/internal/file_calls.h"
 #include "stillmap/checkpoint/image/set_writer.h"
 #include "tests/checkpoint/image/sample.h"
 
@@ -97,13 +97,13 @@ TEST_F(image_children, a_parent_is_replaced_by_force) {
 
 // Whoever looks for children sees all of them, or refuses: a list that is cut short is none.
 TEST_F(image_children, a_folder_that_cannot_be_listed_is_not_taken_for_one_without_children) {
-  class unlisted final : public file_calls {
+  class unlisted final : public checkpoint::file_system {
     int names_in(int, std::vector<std::string> &) override { return -EACCES; }
   } calls;
   put("a.smi", base_);
   write_options how = small();
   how.replace = true;
-  how.calls = &calls;
+  how.files = &calls;
   contents_in_memory from(second_.contents);
   const auto w = write(path("a.smi"), second_.what, from, how);
   ASSERT_FALSE(w);
@@ -115,17 +115,17 @@ TEST_F(image_children, a_folder_that_cannot_be_listed_is_not_taken_for_one_witho
 
 // As above: a file that cannot be read at the moment may be a child.
 TEST_F(image_children, a_neighbour_that_cannot_be_read_may_be_a_child) {
-  class unreadable final : public file_calls {
+  class unreadable final : public checkpoint::file_system {
     int open_at(int directory, const char *name, int flags, unsigned mode) override {
       if (std::string_view(name) == "b.smi") return -EMFILE;
-      return file_calls::open_at(directory, name, flags, mode);
+      return checkpoint::file_system::open_at(directory, name, flags, mode);
     }
   } calls;
   put("a.smi", base_);
   put_child("b.smi", "a.smi", second_);
   write_options how = small();
   how.replace = true;
-  how.calls = &calls;
+  how.files = &calls;
   contents_in_memory from(third_.contents);
   const auto w = write(path("a.smi"), third_.what, from, how);
   ASSERT_FALSE(w);

@@ -11,8 +11,9 @@
 #include <random>
 #include <stdexcept>
 
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/base/file_error.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/checkpoint/image/parts.h"
 #include "tests/checkpoint/image/sample.h"
 
 namespace stillmap::image {
@@ -245,7 +246,7 @@ TEST_F(image_damage, swapped_and_old_blocks) {
   ASSERT_TRUE(b);
   v = b->verify();
   ASSERT_FALSE(v);
-  EXPECT_EQ(v.error().detail().where, position(part::extents, stored[0]));
+  EXPECT_EQ(v.error().detail().where, checkpoint::position(part::extents, stored[0]));
   // A failed read leaves zeros, not unchecked bytes.
   std::vector<std::byte> to(s.contents.size(), std::byte{0x77});
   ASSERT_FALSE(b->read(0, to));

@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "tests/checkpoint/image/simulated_disk.h"
+#include "tests/checkpoint/base/simulated_disk.h"
 
 namespace stillmap::image {
 
@@ -13,9 +13,10 @@ enum class disk_state { old_one, new_one, mixture };
 
 struct disk_scenario {
   const char *what;
-  std::function<void(simulated_disk &)> prepare;  // what is there before, durably
-  std::function<bool(simulated_disk &)> write;    // whether it was told that it has succeeded
-  std::function<disk_state(simulated_disk &)> find;
+  std::function<void(checkpoint::simulated_disk &)> prepare;  // what is there before, durably
+  std::function<bool(checkpoint::simulated_disk &)>
+      write;  // whether it was told that it has succeeded
+  std::function<disk_state(checkpoint::simulated_disk &)> find;
   std::size_t redundant_syncs = 0;  // that need not show when they are left out
 };
 

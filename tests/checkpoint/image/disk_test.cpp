@@ -16,24 +16,25 @@ bool is_whole(reader &r, const sample &s) {
 
 class disks : public image_test {
  protected:
-  bool put(simulated_disk &disk, const std::string &at, const sample &s, write_options options) {
-    options.calls = &disk;
+  bool put(checkpoint::simulated_disk &disk, const std::string &at, const sample &s,
+           write_options options) {
+    options.files = &disk;
     contents_in_memory from(s.contents);
     return write(at, s.what, from, options).has_value();
   }
-  bool put_image(simulated_disk &disk, const sample &s) {
+  bool put_image(checkpoint::simulated_disk &disk, const sample &s) {
     write_options options = small();
     options.replace = true;
     return put(disk, disk_path, s, options);
   }
-  bool put_set(simulated_disk &disk, const std::vector<const sample *> &images) {
+  bool put_set(checkpoint::simulated_disk &disk, const std::vector<const sample *> &images) {
     auto w = set_writer::create(disk_set, static_cast<std::uint32_t>(images.size()),
-                                {.replace = true, .calls = &disk});
+                                {.replace = true, .files = &disk});
     if (!w) return false;
     std::vector<set_member> members;
     for (std::uint32_t i = 0; i < images.size(); ++i) {
       write_options options = small();
-      options.calls = &disk;
+      options.files = &disk;
       w->set_membership(i, options);
       contents_in_memory from(images[i]->contents);
       const auto one = write(w->path(i), images[i]->what, from, options);
@@ -46,16 +47,16 @@ class disks : public image_test {
   // Nothing is the old state where nothing was there.
   disk_scenario image(const char *what, bool replaces) {
     return {what,
-            [this, replaces](simulated_disk &disk) {
+            [this, replaces](checkpoint::simulated_disk &disk) {
               disk.make_directories("/disk");
               if (replaces) {
                 ASSERT_TRUE(put_image(disk, before_));
               }
             },
-            [this](simulated_disk &disk) { return put_image(disk, after_); },
-            [this, replaces](simulated_disk &disk) {
+            [this](checkpoint::simulated_disk &disk) { return put_image(disk, after_); },
+            [this, replaces](checkpoint::simulated_disk &disk) {
               open_options options;
-              options.calls = &disk;
+              options.files = &disk;
               auto r = reader::open(disk_path, options);
               if (!r) {
                 const bool missing = r.error().code == std::errc::no_such_file_or_directory;
@@ -69,18 +70,18 @@ class disks : public image_test {
 
   disk_scenario set(const char *what, bool replaces) {
     return {what,
-            [this, replaces](simulated_disk &disk) {
+            [this, replaces](checkpoint::simulated_disk &disk) {
               disk.make_directories("/disk");
               if (replaces) {
                 ASSERT_TRUE(put_set(disk, {&before_}));
               }
             },
-            [this](simulated_disk &disk) {
+            [this](checkpoint::simulated_disk &disk) {
               return put_set(disk, {&after_, &before_});
             },
-            [this, replaces](simulated_disk &disk) {
+            [this, replaces](checkpoint::simulated_disk &disk) {
               open_options options;
-              options.calls = &disk;
+              options.files = &disk;
               auto there = open_set(disk_set, options);
               if (!there) {
                 const bool missing = there.error().code == std::errc::no_such_file_or_directory;

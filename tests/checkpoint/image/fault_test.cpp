@@ -11,9 +11,9 @@
 #include <cstring>
 #include <filesystem>
 
-#include "stillmap/checkpoint/image/internal/file_calls.h"
-#include "stillmap/checkpoint/image/internal/image_file.h"
-#include "tests/checkpoint/image/refusing_calls.h"
+#include "stillmap/checkpoint/base/block_file.h"
+#include "stillmap/checkpoint/base/file_system.h"
+#include "tests/checkpoint/base/refusing_files.h"
 #include "tests/checkpoint/image/sample.h"
 
 namespace stillmap::image {
@@ -29,12 +29,12 @@ class image_fault : public image_test {
  protected:
   image_fault() : before_(make_sample({1, 4, 20})), after_(make_sample({2, 7, 30})) {}
 
-  write_options how_for(const setting &s, refusing_calls &calls) {
+  write_options how_for(const setting &s, checkpoint::refusing_files &calls) {
     write_options options = small();
     options.replace = s.replace;
     options.direct_io = s.direct;
     options.queue_depth = 3;
-    options.calls = &calls;
+    options.files = &calls;
     return options;
   }
 
@@ -42,7 +42,7 @@ class image_fault : public image_test {
   std::size_t sweep(const setting &s) {
     std::size_t refused = 0, failed = 0;
     for (std::size_t n = 0;; ++n) {
-      refusing_calls calls;
+      checkpoint::refusing_files calls;
       calls.ring = s.ring;
       calls.refuse_at = n;
       calls.with = s.with;
@@ -61,7 +61,8 @@ class image_fault : public image_test {
         expect_holds("a.smi", after_);
         if (calls.refused()) expect_harmless(*calls.refused(), s.with);
       } else {
-        EXPECT_NE(s.with, refusing_calls::half) << "the rest is written: " << w.error().message();
+        EXPECT_NE(s.with, checkpoint::refusing_files::half)
+            << "the rest is written: " << w.error().message();
         EXPECT_FALSE(w.error().message().empty());
         EXPECT_EQ(w.error().detail().subject, path("a.smi"));
         if (s.replace) {
@@ -73,7 +74,7 @@ class image_fault : public image_test {
       // At most a file that could not be removed is left; the next writer removes it.
       const std::size_t names = names_in(folder()).size();
       const std::size_t image = std::filesystem::exists(path("a.smi")) ? 1 : 0;
-      if (calls.refused() != call::unlink) {
+      if (calls.refused() != checkpoint::call::unlink) {
         EXPECT_EQ(names, image) << "after call " << n;
       } else if (names > image) {
         write_options again = small();
@@ -83,8 +84,8 @@ class image_fault : public image_test {
       }
       if (::testing::Test::HasFailure()) {
         ADD_FAILURE() << "call " << n << " of kind "
-                      << static_cast<int>(calls.refused().value_or(call::open)) << " refused with "
-                      << s.with << (w ? "" : ": " + w.error().message());
+                      << static_cast<int>(calls.refused().value_or(checkpoint::call::open))
+                      << " refused with " << s.with << (w ? "" : ": " + w.error().message());
         return refused;
       }
       if (over) break;
@@ -97,10 +98,12 @@ class image_fault : public image_test {
   }
 
   // Calls that may fail without an error of the image.
-  static void expect_harmless(call c, int with) {
-    const bool fine = with == refusing_calls::half || c == call::close || c == call::set_aside ||
-                      c == call::drop_cached || c == call::unlink || c == call::status_at ||
-                      c == call::status || (with == EINVAL && c != call::sync_data);
+  static void expect_harmless(checkpoint::call c, int with) {
+    const bool fine = with == checkpoint::refusing_files::half || c == checkpoint::call::close ||
+                      c == checkpoint::call::set_aside || c == checkpoint::call::drop_cached ||
+                      c == checkpoint::call::unlink || c == checkpoint::call::status_at ||
+                      c == checkpoint::call::status ||
+                      (with == EINVAL && c != checkpoint::call::sync_data);
     EXPECT_TRUE(fine) << static_cast<int>(c) << " was refused with " << with
                       << " and nobody noticed";
   }
@@ -112,7 +115,7 @@ TEST_F(image_fault, every_call_refused) {
   std::size_t refused = 0;
   for (const bool replace : {false, true}) {
     for (const bool ring : {false, true}) {
-      for (const int with : {EIO, ENOSPC, EINVAL, refusing_calls::half}) {
+      for (const int with : {EIO, ENOSPC, EINVAL, checkpoint::refusing_files::half}) {
         setting s;
         s.replace = replace;
         s.ring = ring;
@@ -125,7 +128,7 @@ TEST_F(image_fault, every_call_refused) {
   }
   setting s;
   s.direct = false;
-  for (const int with : {EIO, refusing_calls::half}) {
+  for (const int with : {EIO, checkpoint::refusing_files::half}) {
     s.with = with;
     refused += sweep(s);
   }
@@ -146,8 +149,8 @@ TEST_F(image_fault, a_disk_that_is_full_and_stays_full) {
 TEST_F(image_fault, interrupted_calls_are_made_again) {
   for (const int with : {EINTR, EAGAIN}) {
     for (std::size_t n = 0;; ++n) {
-      refusing_calls calls;
-      calls.only = call::ring;
+      checkpoint::refusing_files calls;
+      calls.only = checkpoint::call::ring;
       calls.refuse_at = n;
       calls.with = with;
       setting s;
@@ -157,20 +160,21 @@ TEST_F(image_fault, interrupted_calls_are_made_again) {
       ASSERT_TRUE(w) << w.error().message();
       expect_holds("a.smi", after_);
       if (calls.counted() <= n) break;
-      EXPECT_EQ(calls.refused(), call::ring);
+      EXPECT_EQ(calls.refused(), checkpoint::call::ring);
     }
   }
 }
 
 // As some do that refuse O_DIRECT.
 TEST_F(image_fault, file_systems_that_create_the_file_and_fail) {
-  class creating final : public file_calls {
+  class creating final : public checkpoint::file_system {
    public:
     int refused = 0;
     int open_at(int d, const char *n, int f, unsigned m) override {
-      if ((f & O_DIRECT) == 0 || (f & O_CREAT) == 0) return file_calls::open_at(d, n, f, m);
-      const int fd = file_calls::open_at(d, n, f & ~O_DIRECT, m);
-      if (fd >= 0) file_calls::close(fd);
+      if ((f & O_DIRECT) == 0 || (f & O_CREAT) == 0)
+        return checkpoint::file_system::open_at(d, n, f, m);
+      const int fd = checkpoint::file_system::open_at(d, n, f & ~O_DIRECT, m);
+      if (fd >= 0) checkpoint::file_system::close(fd);
       ++refused;
       return -EINVAL;
     }
@@ -178,7 +182,7 @@ TEST_F(image_fault, file_systems_that_create_the_file_and_fail) {
   };
   creating calls;
   write_options options = small();
-  options.calls = &calls;
+  options.files = &calls;
   put("a.smi", before_, options);
   EXPECT_GT(calls.refused, 0);
   expect_holds("a.smi", before_);
@@ -187,14 +191,14 @@ TEST_F(image_fault, file_systems_that_create_the_file_and_fail) {
 
 TEST_F(image_fault, file_systems_that_cannot_exchange_names) {
   // EINVAL for every renameat2 with flags, as some file systems return.
-  class plain final : public file_calls {
+  class plain final : public checkpoint::file_system {
     int rename_at(int d, const char *a, const char *b, unsigned f) override {
-      return f != 0 ? -EINVAL : file_calls::rename_at(d, a, b, f);
+      return f != 0 ? -EINVAL : checkpoint::file_system::rename_at(d, a, b, f);
     }
   };
   plain calls;
   write_options options = small();
-  options.calls = &calls;
+  options.files = &calls;
   put("a.smi", before_, options);
   expect_holds("a.smi", before_);
   contents_in_memory from(after_.contents);
@@ -209,11 +213,11 @@ TEST_F(image_fault, file_systems_that_cannot_exchange_names) {
 
 // The new name can neither be made durable nor be taken back: no image is left under it.
 TEST_F(image_fault, a_name_that_cannot_be_taken_back_is_removed) {
-  class stuck final : public file_calls {
+  class stuck final : public checkpoint::file_system {
    public:
     int sync(int) override { return -EIO; }
     int rename_at(int d, const char *a, const char *b, unsigned f) override {
-      return renamed_++ == 0 ? file_calls::rename_at(d, a, b, f) : -EACCES;
+      return renamed_++ == 0 ? checkpoint::file_system::rename_at(d, a, b, f) : -EACCES;
     }
 
    private:
@@ -222,7 +226,7 @@ TEST_F(image_fault, a_name_that_cannot_be_taken_back_is_removed) {
   for (const bool replace : {false, true}) {
     stuck calls;
     write_options options = small();
-    options.calls = &calls;
+    options.files = &calls;
     options.replace = replace;
     contents_in_memory from(after_.contents);
     const auto w = write(path("a.smi"), after_.what, from, options);
@@ -234,16 +238,16 @@ TEST_F(image_fault, a_name_that_cannot_be_taken_back_is_removed) {
 
 // A disk that corrupts writes is detected by reading back, before the image gets its name.
 TEST_F(image_fault, a_disk_that_lies) {
-  class lying final : public file_calls {
+  class lying final : public checkpoint::file_system {
    public:
     std::size_t at = 0, writes = 0;
     bool may_use_ring() override { return false; }
     long write_at(int fd, const void *from, std::size_t bytes, std::uint64_t offset) override {
-      if (writes++ != at) return file_calls::write_at(fd, from, bytes, offset);
-      auto other = aligned_memory::create(bytes).value();
+      if (writes++ != at) return checkpoint::file_system::write_at(fd, from, bytes, offset);
+      auto other = checkpoint::aligned_memory::create(bytes).value();
       std::memcpy(other.bytes().data(), from, bytes);
       other.bytes()[bytes / 3] ^= std::byte{4};
-      return file_calls::write_at(fd, other.bytes().data(), bytes, offset);
+      return checkpoint::file_system::write_at(fd, other.bytes().data(), bytes, offset);
     }
   };
   put("a.smi", before_);
@@ -251,7 +255,7 @@ TEST_F(image_fault, a_disk_that_lies) {
     lying calls;
     calls.at = at;
     write_options options = small();
-    options.calls = &calls;
+    options.files = &calls;
     options.replace = true;
     contents_in_memory from(after_.contents);
     const auto w = write(path("a.smi"), after_.what, from, options);
@@ -278,7 +282,7 @@ TEST_F(image_fault, a_limit_on_the_size_of_files_is_an_error) {
         if (std::signal(SIGXFSZ, SIG_DFL) == SIG_ERR || ::setrlimit(RLIMIT_FSIZE, &now) != 0) {
           ::_exit(2);
         }
-        refusing_calls calls;
+        checkpoint::refusing_files calls;
         setting s;
         s.ring = calls.ring = ring;
         s.replace = true;
@@ -298,7 +302,7 @@ TEST_F(image_fault, a_limit_on_the_size_of_files_is_an_error) {
 
 TEST_F(image_fault, the_name_is_taken_once_everything_is_synced) {
   for (const bool ring : {false, true}) {
-    refusing_calls calls;
+    checkpoint::refusing_files calls;
     setting s;
     s.ring = ring;
     put("a.smi", before_, how_for(s, calls));
@@ -317,13 +321,13 @@ TEST_F(image_fault, every_call_refused_while_reading) {
   const sample s = changed(before_, 3);
   put("b.smi", s, child);
   std::size_t failed = 0;
-  for (const int with : {EIO, refusing_calls::half}) {
+  for (const int with : {EIO, checkpoint::refusing_files::half}) {
     for (std::size_t n = 0;; ++n) {
-      refusing_calls calls;
+      checkpoint::refusing_files calls;
       calls.refuse_at = n;
       calls.with = with;
       open_options options;
-      options.calls = &calls;
+      options.files = &calls;
       const auto r = reader::open(path("b.smi"), options);
       std::vector<std::byte> to(s.contents.size(), std::byte{1});
       status ok;
@@ -336,7 +340,7 @@ TEST_F(image_fault, every_call_refused_while_reading) {
         EXPECT_TRUE(r && ok);
         break;
       }
-      EXPECT_TRUE(with != refusing_calls::half || (r && ok)) << n;
+      EXPECT_TRUE(with != checkpoint::refusing_files::half || (r && ok)) << n;
     }
   }
   EXPECT_GT(failed, 10u);
@@ -344,12 +348,12 @@ TEST_F(image_fault, every_call_refused_while_reading) {
 
 // Aligned memory is read in place, and no other is given to a file that is open for direct I/O.
 TEST_F(image_fault, only_aligned_memory_is_read_directly) {
-  class watching final : public file_calls {
+  class watching final : public checkpoint::file_system {
    public:
     std::vector<const std::byte *> into;
     long read_at(int fd, void *p, std::size_t n, std::uint64_t o) override {
       into.push_back(static_cast<const std::byte *>(p));
-      return file_calls::read_at(fd, p, n, o);
+      return checkpoint::file_system::read_at(fd, p, n, o);
     }
   };
   std::vector<std::byte> contents(2 * block_bytes);
@@ -358,8 +362,8 @@ TEST_F(image_fault, only_aligned_memory_is_read_directly) {
   watching calls;
   const int fd = calls.open_at(AT_FDCWD, path("a").c_str(), O_RDONLY | O_CLOEXEC, 0);
   ASSERT_GE(fd, 0);
-  image_file file(calls, fd, true);  // not every file system has direct I/O
-  auto room = aligned_memory::create(3 * block_bytes).value();
+  checkpoint::block_file file(calls, fd, true);  // not every file system has direct I/O
+  auto room = checkpoint::aligned_memory::create(3 * block_bytes).value();
   for (const std::size_t from : {std::size_t{0}, std::size_t{1}, std::size_t{64}, block_bytes}) {
     const auto to = room.bytes().subspan(from, contents.size());
     calls.into.clear();
@@ -373,17 +377,17 @@ TEST_F(image_fault, only_aligned_memory_is_read_directly) {
 
 // With compression or a parent, far fewer bytes may be stored: the disk is not filled for them.
 TEST_F(image_fault, space_is_preallocated_only_where_all_contents_are_stored) {
-  class watching final : public file_calls {
+  class watching final : public checkpoint::file_system {
    public:
     std::vector<std::uint64_t> asked;
     int preallocate(int fd, std::uint64_t n) override {
       asked.push_back(n);
-      return file_calls::preallocate(fd, n);
+      return checkpoint::file_system::preallocate(fd, n);
     }
   };
   watching calls;
   write_options options = small();
-  options.calls = &calls;
+  options.files = &calls;
   put("plain.smi", before_, options);
   EXPECT_EQ(calls.asked, (std::vector<std::uint64_t>{block_bytes + before_.contents.size()}));
   calls.asked.clear();

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "stillmap/checkpoint/image/internal/file_calls.h"
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/image/internal/seal.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
 #include "tests/checkpoint/image/sample.h"
@@ -20,7 +20,7 @@ namespace {
 using file_bytes = std::vector<std::byte>;
 
 // Files in memory: an input costs no disk access.
-class files_in_memory final : public file_calls {
+class files_in_memory final : public checkpoint::file_system {
  public:
   void add(const char *name, const file_bytes &bytes) { files_.push_back({name, bytes}); }
   int open_at(int, const char *name, int flags, unsigned) override {
@@ -188,7 +188,7 @@ std::string fuzz_file(const file_bytes &bytes, fuzz_mode mode) {
     calls.add("1.smi", the_ancestors().parent);
     options.parents = {"0.smi", "1.smi"};
   }
-  options.calls = &calls;
+  options.files = &calls;
   options.search_directory = false;
   options.direct_io = false;
   options.max_contents_bytes = 8 << 20;

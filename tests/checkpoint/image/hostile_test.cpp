@@ -5,9 +5,10 @@
 #include <fstream>
 #include <map>
 
-#include "stillmap/checkpoint/image/internal/file_calls.h"
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/base/file_error.h"
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/checkpoint/image/parts.h"
 #include "tests/checkpoint/image/forged.h"
 #include "tests/checkpoint/image/sample.h"
 
@@ -525,12 +526,12 @@ TEST_F(image_hostile, limits_count_the_parents) {
 }
 
 TEST_F(image_hostile, opening_can_be_cancelled_between_any_two_reads) {
-  class stops_at final : public file_calls {
+  class stops_at final : public checkpoint::file_system {
    public:
     stops_at(int reads, std::stop_source &stop) : left_(reads), stop_(stop) {}
     long read_at(int fd, void *to, std::size_t bytes, std::uint64_t offset) override {
       if (left_-- == 0) stop_.request_stop();
-      return file_calls::read_at(fd, to, bytes, offset);
+      return checkpoint::file_system::read_at(fd, to, bytes, offset);
     }
 
    private:
@@ -545,7 +546,7 @@ TEST_F(image_hostile, opening_can_be_cancelled_between_any_two_reads) {
     std::stop_source stop;
     stops_at calls(reads, stop);
     open_options options;
-    options.calls = &calls;
+    options.files = &calls;
     options.cancel = stop.get_token();
     const auto r = reader::open(path("child.smi"), options);
     if (!stop.stop_requested()) {

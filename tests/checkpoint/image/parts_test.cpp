@@ -1,20 +1,10 @@
-// Unit tests of digests, codecs, superblock, chunk table, keys and errors.
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
+// Unit tests of digests, codecs, superblock, chunk table and keys.
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <numeric>
 
 #include "stillmap/checkpoint/image/chunk_table.h"
 #include "stillmap/checkpoint/image/codec.h"
-#include "stillmap/checkpoint/image/internal/atomic_file.h"
-#include "stillmap/checkpoint/image/internal/image_error.h"
-#include "stillmap/checkpoint/image/internal/image_file.h"
-#include "stillmap/checkpoint/image/internal/key_file.h"
 #include "stillmap/checkpoint/image/internal/seal.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
 #include "tests/checkpoint/image/sample.h"
@@ -281,89 +271,6 @@ TEST(image_keys, each_part_is_bound_to_its_place) {
     EXPECT_FALSE(c->decrypt({3, 0}, sealed, back)) << i;
     sealed[i] ^= std::byte{1};
   }
-}
-
-// Opens a file where a folder was asked for, which fdopendir() refuses.
-class no_folder final : public file_calls {
- public:
-  explicit no_folder(std::string file) : file_(std::move(file)) {}
-  int open_at(int, const char *, int, unsigned) override {
-    ++open;
-    return file_calls::open_at(AT_FDCWD, file_.c_str(), O_RDONLY | O_CLOEXEC, 0);
-  }
-  int close(int fd) override {
-    --open;
-    return file_calls::close(fd);
-  }
-  int open = 0;
-
- private:
-  const std::string file_;
-};
-
-class image_file_calls : public image_test {};
-
-TEST(image_keys, a_file_larger_than_any_key_is_not_read_in_part) {
-  const std::string path = ::testing::TempDir() + "stillmap-key-" + std::to_string(getpid());
-  for (const auto &[bytes, why] : {std::pair{256, "32 bytes"}, {257, "the file is too large"}}) {
-    std::ofstream(path) << std::string(static_cast<std::size_t>(bytes), 'x');
-    const auto key = read_key(path, secrecy::everybody, "a test");
-    ASSERT_FALSE(key);
-    EXPECT_TRUE(key.error().is(errc::invalid_argument));
-    EXPECT_EQ(key.error().value, static_cast<std::uint64_t>(bytes));
-    EXPECT_NE(key.error().message().find(why), std::string::npos) << key.error().message();
-  }
-  std::filesystem::remove(path);
-}
-
-// Regression: whoever asked a server to use a pipe as key kept it waiting for ever.
-TEST(image_keys, are_regular_files) {
-  const std::string path = ::testing::TempDir() + "stillmap-key-" + std::to_string(getpid());
-  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-  const auto key = read_key(path, secrecy::owner, "a test");
-  std::filesystem::remove(path);
-  ASSERT_FALSE(key);
-  EXPECT_TRUE(key.error().is(errc::not_supported)) << key.error().message();
-  EXPECT_EQ(key.error().detail().subject, path);
-}
-
-TEST_F(image_file_calls, a_folder_that_cannot_be_read_is_an_error_and_is_closed) {
-  put_file(path("a"), counting(1));
-  std::vector<std::string> names;
-  EXPECT_EQ(file_calls::system().names_in(AT_FDCWD, names), 0);
-  EXPECT_FALSE(names.empty());
-  no_folder calls(path("a"));
-  names.clear();
-  EXPECT_EQ(calls.names_in(AT_FDCWD, names), -ENOTDIR);
-  EXPECT_TRUE(names.empty());
-  EXPECT_EQ(calls.open, 0);
-}
-
-// Regression: ".plain.smi.backup" was taken for a temporary file of plain.smi, and removed.
-TEST(image_temporary_names, say_what_they_are_for) {
-  EXPECT_EQ(target_of_temporary(".a.smi.stillmap-abc123"), "a.smi");
-  EXPECT_EQ(target_of_temporary(".a.stillmap-abcxyz"), "a");
-  const std::string_view shortest = ".a.stillmap-abcxyz";
-  for (std::size_t n = 0; n < shortest.size(); ++n) {
-    EXPECT_EQ(target_of_temporary(shortest.substr(0, n)), "") << n;
-  }
-  for (const char *other : {".plain.smi.backup", "a.stillmap-abcxyz", "..stillmap-abcxyz",
-                            ".a.stillmap-abcxy", ".a.stillmap-abcxyzz", ".a.stillmap-abcXyz",
-                            ".a.stillmap-abc-yz", ".a-stillmap-abcxyz", ".stillmap-abcxyz"}) {
-    EXPECT_EQ(target_of_temporary(other), "") << other;
-  }
-}
-
-TEST(image_errors, name_the_file_the_position_and_the_values) {
-  const auto e = in_file(image_error(errc::corrupt, "image::open", "the size of the file differs",
-                                     part::superblock, 24, "8192", "4096"),
-                         "x.smi")
-                     .value();
-  EXPECT_EQ(e.message(),
-            "x.smi: superblock at 24: image::open: the size of the file differs (found 8192, "
-            "expected 4096): corrupt");
-  EXPECT_EQ(in_file(tl::unexpected(e), "y.smi").value().detail().subject, "x.smi");
-  EXPECT_EQ(image_system_error(5, "op", "cannot read", 4096).value().detail().where, "offset 4096");
 }
 
 }  // namespace

@@ -2,8 +2,9 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "stillmap/checkpoint/image/internal/file_calls.h"
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/base/file_error.h"
+#include "stillmap/checkpoint/base/file_system.h"
+#include "stillmap/checkpoint/image/parts.h"
 #include "tests/checkpoint/image/sample.h"
 #include "tests/support/colliding_chunks.h"
 
@@ -186,9 +187,9 @@ TEST_F(image_round_trip, parents_that_moved_are_named_or_not_found) {
 
 // Whatever the order in which the file system lists them.
 TEST_F(image_round_trip, of_two_copies_of_a_parent_the_first_by_name_is_taken) {
-  class backwards final : public file_calls {
+  class backwards final : public checkpoint::file_system {
     int names_in(int directory, std::vector<std::string> &names) override {
-      const int r = file_calls::names_in(directory, names);
+      const int r = checkpoint::file_system::names_in(directory, names);
       std::sort(names.rbegin(), names.rend());
       return r;
     }
@@ -201,7 +202,7 @@ TEST_F(image_round_trip, of_two_copies_of_a_parent_the_first_by_name_is_taken) {
   std::filesystem::copy_file(path("a.smi"), path("c.smi"));
   backwards calls;
   open_options open;
-  open.calls = &calls;
+  open.files = &calls;
   const auto r = reader::open(path("b.smi"), open);
   ASSERT_TRUE(r) << r.error().message();
   EXPECT_EQ(r->parent()->path(), path("a.smi"));

@@ -11,10 +11,12 @@
 #include <functional>
 #include <optional>
 
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/base/file_error.h"
+#include "stillmap/checkpoint/base/file_system.h"
+#include "stillmap/checkpoint/image/parts.h"
 #include "stillmap/checkpoint/image/set_writer.h"
 #include "stillmap/vmm/base/owned_fd.h"
-#include "tests/checkpoint/image/refusing_calls.h"
+#include "tests/checkpoint/base/refusing_files.h"
 #include "tests/checkpoint/image/sample.h"
 
 namespace stillmap::image {
@@ -31,7 +33,7 @@ class set_writers : public image_test {
     std::vector<set_member> members;
     for (std::uint32_t i = 0; i < images.size(); ++i) {
       write_options image = small();
-      image.calls = options.calls;
+      image.files = options.files;
       if (!parents.empty()) image.parent = parents[i];
       w->set_membership(i, image);
       contents_in_memory from(images[i].contents);
@@ -127,13 +129,13 @@ TEST_F(set_writers, a_lock_of_the_folder_itself_keeps_nobody_out) {
 // Regression: a child that was forked meanwhile kept what was being written locked after its parent
 // had died, and the room of it.
 TEST_F(set_writers, a_forked_child_has_no_descriptor_of_what_is_written) {
-  class forking final : public file_calls {
+  class forking final : public checkpoint::file_system {
    public:
     explicit forking(std::string folder) : folder_(std::move(folder)) {}
     std::vector<int> ended;
     int sync_data(int fd) override {
       fork_and_look();
-      return file_calls::sync_data(fd);
+      return checkpoint::file_system::sync_data(fd);
     }
 
    private:
@@ -163,31 +165,31 @@ TEST_F(set_writers, a_forked_child_has_no_descriptor_of_what_is_written) {
     }
     const std::string folder_;
   } calls(path("a").substr(0, path("a").rfind('/')));
-  ASSERT_TRUE(save(after_, {.calls = &calls}));
+  ASSERT_TRUE(save(after_, {.files = &calls}));
   EXPECT_GE(calls.ended.size(), 2u);
   for (const int how : calls.ended) EXPECT_EQ(how, 0);
 }
 
 // Network file systems may not lock files: NFS answers EBADF.
 TEST_F(set_writers, a_folder_without_locks_is_used_but_no_other_failure_passes) {
-  class unlockable final : public file_calls {
+  class unlockable final : public checkpoint::file_system {
    public:
     int with = 0;
     int lock(int fd) override {
       // The first is the folder's.
-      return ++locks == 1 ? -with : file_calls::lock(fd);
+      return ++locks == 1 ? -with : checkpoint::file_system::lock(fd);
     }
     int locks = 0;
   } calls;
   for (const int with : {EOPNOTSUPP, ENOLCK, EINVAL, EBADF}) {
     calls.with = with;
     calls.locks = 0;
-    EXPECT_TRUE(save(before_, {.replace = true, .calls = &calls})) << with;
+    EXPECT_TRUE(save(before_, {.replace = true, .files = &calls})) << with;
     expect_set(before_);
   }
   calls.with = EIO;
   calls.locks = 0;
-  const auto w = save(after_, {.replace = true, .calls = &calls});
+  const auto w = save(after_, {.replace = true, .files = &calls});
   ASSERT_FALSE(w);
   EXPECT_EQ(w.error().code, std::errc::io_error) << w.error().message();
   expect_set(before_);
@@ -257,13 +259,13 @@ TEST_F(set_writers, parents_are_found_in_their_sets_folder) {
 
 // Each read sees one set, the old one or the new one.
 TEST_F(set_writers, a_set_replaced_while_it_is_opened) {
-  class replacing final : public file_calls {
+  class replacing final : public checkpoint::file_system {
    public:
     explicit replacing(std::function<void()> act) : act_(std::move(act)) {}
     std::size_t at = 0;
     int open_at(int d, const char *n, int f, unsigned m) override {
       if (opened_++ == at) act_();
-      return file_calls::open_at(d, n, f, m);
+      return checkpoint::file_system::open_at(d, n, f, m);
     }
     bool came() const { return opened_ > at; }
 
@@ -277,7 +279,7 @@ TEST_F(set_writers, a_set_replaced_while_it_is_opened) {
     replacing calls([&] { ASSERT_TRUE(save(after_, {.replace = true})); });
     calls.at = at;
     open_options options;
-    options.calls = &calls;
+    options.files = &calls;
     const auto there = open_set(set_folder(), options);
     ASSERT_TRUE(there) << at << ": " << there.error().message();
     const auto &expected = there->size() == before_.size() ? before_ : after_;
@@ -305,11 +307,11 @@ TEST_F(set_writers, whatever_is_refused_it_is_the_old_set_or_the_new_one) {
         SCOPED_TRACE(::testing::Message() << "call " << n << " refused with " << with);
         std::filesystem::remove_all(set_folder());
         if (replace) std::filesystem::copy(path("before"), set_folder());
-        refusing_calls calls;
+        checkpoint::refusing_files calls;
         calls.ring = false;
         calls.refuse_at = n;
         calls.with = with;
-        const auto w = save(after, {.replace = replace, .calls = &calls});
+        const auto w = save(after, {.replace = replace, .files = &calls});
         const bool over = calls.counted() <= n;
         refused += calls.refused().has_value();
         failed += !w;
@@ -324,7 +326,8 @@ TEST_F(set_writers, whatever_is_refused_it_is_the_old_set_or_the_new_one) {
         // At most files that could not be removed are left; the next writer removes them.
         const std::size_t expected = w ? after.size() + 1 : replace ? before_.size() + 1 : 0;
         const auto c = calls.refused();
-        if (c != call::unlink && c != call::remove_folder && !(w && c == call::open)) {
+        if (c != checkpoint::call::unlink && c != checkpoint::call::remove_folder &&
+            !(w && c == checkpoint::call::open)) {
           EXPECT_EQ(files(), expected) << (w ? "it worked" : w.error().message());
           EXPECT_EQ(std::filesystem::exists(set_folder()), expected != 0);
         }
@@ -343,21 +346,21 @@ TEST_F(set_writers, whatever_is_refused_it_is_the_old_set_or_the_new_one) {
 // The commit can neither be made durable nor be taken back: the new set is in place, and it names the
 // new images. They stay, also where the set cannot be read to find that out.
 TEST_F(set_writers, a_commit_that_cannot_be_taken_back_keeps_its_images) {
-  class stuck final : public file_calls {
+  class stuck final : public checkpoint::file_system {
    public:
     bool unreadable = false;
     int failing_syncs = 1000;
     int rename_at(int d, const char *a, const char *b, unsigned f) override {
       if (committed_) return -EACCES;
       committed_ = b == std::string_view("set");
-      return file_calls::rename_at(d, a, b, f);
+      return checkpoint::file_system::rename_at(d, a, b, f);
     }
     int sync(int fd) override {
-      return committed_ && failing_syncs-- > 0 ? -EIO : file_calls::sync(fd);
+      return committed_ && failing_syncs-- > 0 ? -EIO : checkpoint::file_system::sync(fd);
     }
     int open_at(int d, const char *n, int f, unsigned m) override {
       if (committed_ && unreadable && std::string_view(n).ends_with("/set")) return -EIO;
-      return file_calls::open_at(d, n, f, m);
+      return checkpoint::file_system::open_at(d, n, f, m);
     }
 
    private:
@@ -370,7 +373,7 @@ TEST_F(set_writers, a_commit_that_cannot_be_taken_back_keeps_its_images) {
     stuck calls;
     calls.unreadable = unreadable;
     calls.failing_syncs = failing_syncs;
-    const auto w = save(after_, {.replace = true, .calls = &calls});
+    const auto w = save(after_, {.replace = true, .files = &calls});
     ASSERT_FALSE(w);
     EXPECT_EQ(w.error().code, std::errc::io_error) << w.error().message();
     expect_set(after_);

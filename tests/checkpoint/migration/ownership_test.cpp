@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "stillmap/checkpoint/image/internal/file_calls.h"
+#include "stillmap/checkpoint/base/file_system.h"
 #include "tests/checkpoint/migration/commit_only_transport.h"
 #include "tests/checkpoint/migration/endpoints.h"
 #include "tests/support/sample_task.h"
@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 // A disk that can be broken: a rename is done, its directory cannot be synced, and the rename cannot
 // be undone.
-class breakable_disk final : public image::file_calls {
+class breakable_disk final : public checkpoint::file_system {
  public:
   void break_at_next_rename() { renames_left_ = 1; }
   void mend() { renames_left_ = whole; }
@@ -26,12 +26,14 @@ class breakable_disk final : public image::file_calls {
   int rename_at(int d, const char *from, const char *to, unsigned flags) override {
     if (renames_left_ == 0) return -EIO;
     if (renames_left_ != whole) --renames_left_;
-    return file_calls::rename_at(d, from, to, flags);
+    return checkpoint::file_system::rename_at(d, from, to, flags);
   }
   int unlink_at(int d, const char *name) override {
-    return renames_left_ == whole ? file_calls::unlink_at(d, name) : -EIO;
+    return renames_left_ == whole ? checkpoint::file_system::unlink_at(d, name) : -EIO;
   }
-  int sync(int fd) override { return renames_left_ == whole ? file_calls::sync(fd) : -EIO; }
+  int sync(int fd) override {
+    return renames_left_ == whole ? checkpoint::file_system::sync(fd) : -EIO;
+  }
 
  private:
   static constexpr int whole = -1;
@@ -232,7 +234,7 @@ TEST_F(disputed, an_intent_that_cannot_be_taken_back_stays_locked) {
   const auto to = to_destination(m);
   breakable_disk disk;
   send_options options = source_options(m);
-  options.calls = &disk;
+  options.files = &disk;
   bool resumed = false;
   options.quiesce = [] { return status(); };
   options.resume = [&] { resumed = true; };
@@ -258,7 +260,7 @@ TEST_F(disputed, an_intent_that_cannot_be_taken_back_stays_locked) {
     EXPECT_EQ(other.verdict().find("destination"), std::string::npos);
   }
   // This process cannot read it either, until the disk can be written again.
-  const auto still = record_file::open(options.records, options.task, &disk);
+  const auto still = record_file::open(options.records, options.task, disk);
   ASSERT_FALSE(still);
   EXPECT_TRUE(still.error().code == std::errc::io_error) << still.error().message();
   disk.mend();

@@ -318,8 +318,8 @@ TEST(migration_record, is_old_or_new_on_a_disk_that_loses_what_was_not_synced) {
   const test_site m;
   const std::string directory = m.records("source");  // of the lock; the record is on the disk
   const task_id task{{std::byte{3}}};
-  const auto write_epoch = [&](image::simulated_disk &disk, std::uint64_t epoch) {
-    auto file = record_file::open(directory, task, &disk);
+  const auto write_epoch = [&](checkpoint::simulated_disk &disk, std::uint64_t epoch) {
+    auto file = record_file::open(directory, task, disk);
     if (!file) return false;
     record r{task, epoch, ownership::intent, {}, "other:1 the other", {}};
     r.set_transfer({{std::byte{9}}}, epoch, transfer_state::committed);
@@ -327,15 +327,15 @@ TEST(migration_record, is_old_or_new_on_a_disk_that_loses_what_was_not_synced) {
   };
   for (const bool replaces : {false, true}) {
     image::check_on_disk({replaces ? "a record that replaces one" : "a new record",
-                          [&](image::simulated_disk &disk) {
+                          [&](checkpoint::simulated_disk &disk) {
                             disk.make_directories(directory);
                             if (replaces) {
                               ASSERT_TRUE(write_epoch(disk, 5));
                             }
                           },
-                          [&](image::simulated_disk &disk) { return write_epoch(disk, 6); },
-                          [&](image::simulated_disk &disk) {
-                            const auto r = read_record(directory, task, &disk);
+                          [&](checkpoint::simulated_disk &disk) { return write_epoch(disk, 6); },
+                          [&](checkpoint::simulated_disk &disk) {
+                            const auto r = read_record(directory, task, disk);
                             if (!r || (!*r && replaces)) return image::disk_state::mixture;
                             return *r && (*r)->epoch == 6 ? image::disk_state::new_one
                                                           : image::disk_state::old_one;

@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <ios>
 
-#include "stillmap/checkpoint/image/internal/file_calls.h"
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/mpi/internal/collective.h"
 #include "stillmap/checkpoint/mpi/set.h"
 #include "tests/support/buffer_test.h"
@@ -91,12 +91,12 @@ class mpi_rank : public stillmap::testing::buffer_test {
 };
 
 // A file system that fails to rename one file.
-class no_name_for final : public image::file_calls {
+class no_name_for final : public checkpoint::file_system {
  public:
   explicit no_name_for(std::string what) : what_(std::move(what)) {}
   int rename_at(int d, const char *from, const char *to, unsigned flags) override {
     if (std::string_view(to).starts_with(what_)) return -ENOSPC;
-    return file_calls::rename_at(d, from, to, flags);
+    return checkpoint::file_system::rename_at(d, from, to, flags);
   }
 
  private:
@@ -143,8 +143,8 @@ TEST_F(mpi_rank, DISABLED_saves_where_one_fails) {
         cancel.request_stop();
         options.snapshot.image.cancel = cancel.get_token();
       }
-      if (me && step == 2) options.snapshot.image.calls = &image_name;
-      if (me && step == 3) options.snapshot.image.calls = &set_name;
+      if (me && step == 2) options.snapshot.image.files = &image_name;
+      if (me && step == 3) options.snapshot.image.files = &set_name;
       const auto w = save(MPI_COMM_WORLD, dev(), tags, folder(), options);
       ASSERT_FALSE(w);
       EXPECT_EQ(w.error().detail().subject, "rank " + std::to_string(culprit))
@@ -176,13 +176,13 @@ TEST_F(mpi_rank, DISABLED_saves_where_no_folder_is_shared) {
 }
 
 // Opens the image of rank 0 in place of that of rank 1.
-class another_image final : public image::file_calls {
+class another_image final : public checkpoint::file_system {
  public:
   int open_at(int d, const char *name, int flags, unsigned mode) override {
     std::string path = name;
     const std::size_t at = path.find("/device-1.");
     if (at != std::string::npos) path.replace(at, 10, "/device-0.");
-    return file_calls::open_at(d, path.c_str(), flags, mode);
+    return checkpoint::file_system::open_at(d, path.c_str(), flags, mode);
   }
 };
 
@@ -190,7 +190,7 @@ TEST_F(mpi_rank, DISABLED_saves_where_rank_0_finds_another_image) {
   const growable_buffer b = memory(40);
   another_image calls;
   save_options options;
-  if (rank_ == 0) options.snapshot.image.calls = &calls;
+  if (rank_ == 0) options.snapshot.image.files = &calls;
   const auto w = save(MPI_COMM_WORLD, dev(), tags_, folder(), options);
   ASSERT_FALSE(w);
   EXPECT_TRUE(w.error().is(errc::corrupt)) << w.error().message();

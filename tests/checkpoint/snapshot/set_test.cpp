@@ -13,7 +13,7 @@
 
 #include "stillmap/checkpoint/image/set_writer.h"
 #include "stillmap/checkpoint/snapshot/internal/all_or_none.h"
-#include "tests/checkpoint/image/refusing_calls.h"
+#include "tests/checkpoint/base/refusing_files.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/far_away.h"
 #include "tests/support/gpu_test.h"
@@ -430,12 +430,12 @@ TEST_F(sets, whatever_file_call_is_refused_it_is_the_old_set_or_none) {
     }
     for (std::size_t n = 0;; ++n) {
       SCOPED_TRACE("call " + std::to_string(n));
-      image::refusing_calls calls;
+      checkpoint::refusing_files calls;
       calls.ring = false;
       calls.refuse_at = n;
       save_set_options options;
       options.image.replace = replace;
-      options.image.calls = &calls;
+      options.image.files = &calls;
       const auto w = saved(options);
       const auto there = image::open_set(folder());
       EXPECT_EQ(there.has_value(), replace || w);
@@ -446,8 +446,8 @@ TEST_F(sets, whatever_file_call_is_refused_it_is_the_old_set_or_none) {
       failed += !w;
       if (w) before = w->set;
       const auto c = calls.refused();
-      if (c != image::call::unlink && c != image::call::remove_folder &&
-          !(w && c == image::call::open)) {
+      if (c != checkpoint::call::unlink && c != checkpoint::call::remove_folder &&
+          !(w && c == checkpoint::call::open)) {
         EXPECT_EQ(files(), replace || w ? 3u : 0u);
       }
       if (!replace) std::filesystem::remove_all(folder());

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "stillmap/checkpoint/image/internal/file_calls.h"
+#include "stillmap/checkpoint/base/file_system.h"
 #include "tests/checkpoint/image/sample.h"
 #include "tests/system/crash/kill_after.h"
 #include "tests/system/crash/no_ring.h"
@@ -27,7 +27,7 @@ class image_kill : public image_test {
     write_options options = small();
     options.replace = s.replace;
     options.threads = s.threads;
-    if (!s.ring) options.calls = &calls;
+    if (!s.ring) options.files = &calls;
     options.parent = parent;
     contents_in_memory from(after_.contents);
     return write(path("a.smi"), after_.what, from, options).has_value();

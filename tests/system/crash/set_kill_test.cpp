@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "stillmap/checkpoint/image/internal/file_calls.h"
+#include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/image/set_writer.h"
 #include "tests/checkpoint/image/sample.h"
 #include "tests/system/crash/kill_after.h"
@@ -21,11 +21,11 @@ class set_kill : public image_test {
   bool save(const std::vector<sample> &images) const {
     no_ring calls;
     auto w = set_writer::create(set_folder(), static_cast<std::uint32_t>(images.size()),
-                                {.replace = true, .calls = &calls});
+                                {.replace = true, .files = &calls});
     std::vector<set_member> members;
     for (std::uint32_t i = 0; w && i < images.size(); ++i) {
       write_options image = small();
-      image.calls = &calls;
+      image.files = &calls;
       w->set_membership(i, image);
       contents_in_memory from(images[i].contents);
       const auto one = write(w->path(i), images[i].what, from, image);

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "stillmap/checkpoint/image/folder.h"
+#include "stillmap/checkpoint/image/read_superblock.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/size.h"

@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "stillmap/checkpoint/base/key_file.h"
 #include "stillmap/checkpoint/image/image_set.h"
-#include "stillmap/checkpoint/image/internal/key_file.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::tool {
@@ -18,14 +18,16 @@ outcome<image::open_options> open_options_of(const image_options &o) {
   image::open_options out;
   out.parents = o.parents;
   if (!o.key.empty()) {
-    STILLMAP_ASSIGN_OR_RETURN(const auto key,
-                              about(image::read_key(o.key, image::secrecy::owner, "--key"), o.key));
+    STILLMAP_ASSIGN_OR_RETURN(
+        const auto key,
+        about(checkpoint::read_key(o.key, checkpoint::secrecy::owner, "--key"), o.key));
     out.key = image::secret_key{key};
   }
   if (!o.signed_by.empty()) {
     STILLMAP_ASSIGN_OR_RETURN(
         const auto key,
-        about(image::read_key(o.signed_by, image::secrecy::everybody, "--signed-by"), o.signed_by));
+        about(checkpoint::read_key(o.signed_by, checkpoint::secrecy::everybody, "--signed-by"),
+              o.signed_by));
     out.signed_by = image::verifying_key{key};
   }
   return out;

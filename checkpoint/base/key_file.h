@@ -8,7 +8,7 @@
 
 #include "stillmap/vmm/base/error.h"
 
-namespace stillmap::image {
+namespace stillmap::checkpoint {
 
 enum class secrecy {
   everybody,  // a certificate, or a key that verifies signatures
@@ -27,4 +27,4 @@ result<std::string> read_key_file(const std::string &path, std::size_t max_bytes
 // Errors: as read_key_file; invalid_argument (something else: value, in bytes).
 result<std::array<std::byte, 32>> read_key(const std::string &path, secrecy who, const char *op);
 
-}  // namespace stillmap::image
+}  // namespace stillmap::checkpoint

@@ -6,35 +6,35 @@
 #include <string>
 #include <string_view>
 
-#include "stillmap/checkpoint/image/internal/image_file.h"
+#include "stillmap/checkpoint/base/block_file.h"
 #include "stillmap/vmm/base/creating_process.h"
 
-namespace stillmap::image {
+namespace stillmap::checkpoint {
 
 // The directory and name that a file will get. The directory is held open, so that renaming it
 // changes nothing.
 class target_name {
  public:
   // Errors: invalid_argument (the path names no file); errors of system calls (no such directory).
-  static result<target_name> create(file_calls &calls, const std::string &path);
+  static result<target_name> create(file_system &files, const std::string &path);
   target_name(target_name &&o) noexcept;
   target_name &operator=(target_name &&) = delete;
   ~target_name();
 
   int directory() const { return directory_; }
   const std::string &name() const { return name_; }
-  file_calls &calls() const { return *calls_; }
+  file_system &files() const { return *files_; }
 
  private:
-  target_name(file_calls &calls, int directory, std::string name)
-      : calls_(&calls), directory_(directory), name_(std::move(name)) {}
-  file_calls *calls_;
+  target_name(file_system &files, int directory, std::string name)
+      : files_(&files), directory_(directory), name_(std::move(name)) {}
+  file_system *files_;
   int directory_;
   std::string name_;
 };
 
 // Removes a temporary file whose writer is gone: one that can be locked. Failures are ignored.
-void remove_if_dead(file_calls &calls, int directory, const std::string &name);
+void remove_if_dead(file_system &files, int directory, const std::string &name);
 // The target name of a temporary file's name; empty: not the name of a temporary file.
 std::string_view target_of_temporary(std::string_view name);
 
@@ -53,7 +53,7 @@ class atomic_file {
   // Removes the file unless it was published; not in a forked child.
   ~atomic_file();
 
-  image_file &file() { return *file_; }
+  block_file &file() { return *file_; }
   const std::string &name() const { return name_; }
 
   // Renames the file to its target name and syncs the directory.
@@ -64,7 +64,7 @@ class atomic_file {
   status publish(bool replace);
 
  private:
-  atomic_file(const target_name &to, std::string name, image_file file)
+  atomic_file(const target_name &to, std::string name, block_file file)
       : to_(&to), name_(std::move(name)), file_(std::move(file)) {}
   status take_name();
   status exchange_names();
@@ -72,9 +72,9 @@ class atomic_file {
 
   const target_name *to_;
   std::string name_;
-  std::optional<image_file> file_;
+  std::optional<block_file> file_;
   bool remove_ = true;  // a file is under name_ that must be removed
   creating_process process_;
 };
 
-}  // namespace stillmap::image
+}  // namespace stillmap::checkpoint

@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/image/internal/file_calls.h"
+#include "stillmap/checkpoint/base/file_system.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 #include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/undying.h"
 
-namespace stillmap::image {
+namespace stillmap::checkpoint {
 namespace {
 
 template <class T>
@@ -97,14 +97,14 @@ class open_files {
 
 }  // namespace
 
-file_calls::~file_calls() = default;
+file_system::~file_system() = default;
 
-file_calls &file_calls::system() {
-  static undying<file_calls> calls;
-  return *calls;
+file_system &file_system::system() {
+  static undying<file_system> files;
+  return *files;
 }
 
-int file_calls::open_at(int directory, const char *name, int flags, unsigned mode) {
+int file_system::open_at(int directory, const char *name, int flags, unsigned mode) {
   std::unique_ptr<open_files::file> written;  // made before the file is
   if ((flags & O_ACCMODE) != O_RDONLY) written = std::make_unique<open_files::file>();
   int fd = again([&] { return ::openat(directory, name, flags, mode); });
@@ -112,74 +112,74 @@ int file_calls::open_at(int directory, const char *name, int flags, unsigned mod
   if (fd >= 0 && written) open_files::all().add(std::move(written), fd);
   return fd;
 }
-int file_calls::close(int number) {
+int file_system::close(int number) {
   const int fd = open_files::all().take(number);
   return fd < 0 ? 0 : or_errno(::close(fd));
 }
-long file_calls::write_at(int fd, const void *from, std::size_t bytes, std::uint64_t offset) {
+long file_system::write_at(int fd, const void *from, std::size_t bytes, std::uint64_t offset) {
   if (!is_within_file_size_limit(offset + bytes)) return -EFBIG;
   return again([&] { return ::pwrite(fd, from, bytes, static_cast<off_t>(offset)); });
 }
-long file_calls::read_at(int fd, void *to, std::size_t bytes, std::uint64_t offset) {
+long file_system::read_at(int fd, void *to, std::size_t bytes, std::uint64_t offset) {
   return again([&] { return ::pread(fd, to, bytes, static_cast<off_t>(offset)); });
 }
-int file_calls::sync_data(int fd) {
+int file_system::sync_data(int fd) {
   return again([&] { return ::fdatasync(fd); });
 }
-int file_calls::sync(int fd) {
+int file_system::sync(int fd) {
   return again([&] { return ::fsync(fd); });
 }
-int file_calls::preallocate(int fd, std::uint64_t bytes) {
+int file_system::preallocate(int fd, std::uint64_t bytes) {
   if (!is_within_file_size_limit(bytes)) return -EFBIG;
   return again([&] { return ::fallocate(fd, 0, 0, static_cast<off_t>(bytes)); });
 }
-int file_calls::truncate(int fd, std::uint64_t bytes) {
+int file_system::truncate(int fd, std::uint64_t bytes) {
   if (!is_within_file_size_limit(bytes)) return -EFBIG;
   return again([&] { return ::ftruncate(fd, static_cast<off_t>(bytes)); });
 }
-int file_calls::drop_cached(int fd) {
+int file_system::drop_cached(int fd) {
   return -::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 }
-int file_calls::set_flags(int fd, int flags) {
+int file_system::set_flags(int fd, int flags) {
   return or_errno(::fcntl(fd, F_SETFL, flags));
 }
-int file_calls::lock(int fd) {
+int file_system::lock(int fd) {
   return again([&] { return ::flock(fd, LOCK_EX | LOCK_NB); });
 }
-int file_calls::status(int fd, struct stat *to) {
+int file_system::status(int fd, struct stat *to) {
   return or_errno(::fstat(fd, to));
 }
-int file_calls::status_at(int directory, const char *name, struct stat *to) {
+int file_system::status_at(int directory, const char *name, struct stat *to) {
   return or_errno(::fstatat(directory, name, to, AT_SYMLINK_NOFOLLOW));
 }
-bool file_calls::leads_to(int directory, const char *name, int fd) {
+bool file_system::leads_to(int directory, const char *name, int fd) {
   struct stat named {
   }, opened{};
   return status_at(directory, name, &named) >= 0 && status(fd, &opened) >= 0 &&
          named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
 }
-int file_calls::rename_at(int directory, const char *from, const char *to, unsigned flags) {
+int file_system::rename_at(int directory, const char *from, const char *to, unsigned flags) {
   return or_errno(::renameat2(directory, from, directory, to, flags));
 }
-int file_calls::link_at(int directory, const char *from, const char *to) {
+int file_system::link_at(int directory, const char *from, const char *to) {
   return or_errno(::linkat(directory, from, directory, to, 0));
 }
-int file_calls::unlink_at(int directory, const char *name) {
+int file_system::unlink_at(int directory, const char *name) {
   return or_errno(::unlinkat(directory, name, 0));
 }
-int file_calls::make_directory_at(int directory, const char *name, unsigned mode) {
+int file_system::make_directory_at(int directory, const char *name, unsigned mode) {
   return or_errno(::mkdirat(directory, name, mode));
 }
-int file_calls::remove_directory_at(int directory, const char *name) {
+int file_system::remove_directory_at(int directory, const char *name) {
   return or_errno(::unlinkat(directory, name, AT_REMOVEDIR));
 }
 
-bool file_calls::is_in_memory(int fd) {
+bool file_system::is_in_memory(int fd) {
   struct statfs s {};
   return ::fstatfs(fd, &s) == 0 && (s.f_type == TMPFS_MAGIC || s.f_type == RAMFS_MAGIC);
 }
 
-int file_calls::names_in(int directory, std::vector<std::string> &names) {
+int file_system::names_in(int directory, std::vector<std::string> &names) {
   // A new descriptor, because closedir() closes the one it reads.
   const int fd = open_at(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
   if (fd < 0) return fd;
@@ -197,11 +197,11 @@ int file_calls::names_in(int directory, std::vector<std::string> &names) {
   }
 }
 
-bool file_calls::may_use_ring() {
+bool file_system::may_use_ring() {
   return true;
 }
-int file_calls::ring_wrote(int result, std::size_t) {
+int file_system::ring_wrote(int result, std::size_t) {
   return result;
 }
 
-}  // namespace stillmap::image
+}  // namespace stillmap::checkpoint

@@ -12,15 +12,15 @@
 #include <string_view>
 #include <vector>
 
-#include "stillmap/checkpoint/image/internal/file_calls.h"
+#include "stillmap/checkpoint/base/file_system.h"
 
-namespace stillmap::image {
+namespace stillmap::checkpoint {
 
 // What a crash leaves of changes that are not durable.
 enum class left_by_crash { nothing, everything, some };
 
 // Threads: safe.
-class simulated_disk final : public file_calls {
+class simulated_disk final : public file_system {
  public:
   static constexpr std::size_t never = SIZE_MAX;
   // The power goes before the n-th call that changes something, counted from now: that call and all
@@ -107,4 +107,4 @@ class simulated_disk final : public file_calls {
   std::size_t power_ = never, failing_sync_ = never, ignored_sync_ = never;
 };
 
-}  // namespace stillmap::image
+}  // namespace stillmap::checkpoint

@@ -1,17 +1,17 @@
-#include "stillmap/checkpoint/image/internal/image_error.h"
+#include "stillmap/checkpoint/base/file_error.h"
 
 #include <new>
 
-namespace stillmap::image {
+namespace stillmap::checkpoint {
 
 std::string position(const char *where, std::uint64_t offset) {
   if (*where != '\0') return std::string(where) + " at " + std::to_string(offset);
   return offset == 0 ? std::string() : "offset " + std::to_string(offset);
 }
 
-tl::unexpected<error> image_error(errc c, const char *operation, const char *reason,
-                                  const char *where, std::uint64_t offset, std::string found,
-                                  std::string expected) {
+tl::unexpected<error> file_error(errc c, const char *operation, const char *reason,
+                                 const char *where, std::uint64_t offset, std::string found,
+                                 std::string expected) {
   return tl::unexpected<error>(make_error(c, operation, reason)
                                    .value()
                                    .with({.where = position(where, offset),
@@ -19,11 +19,10 @@ tl::unexpected<error> image_error(errc c, const char *operation, const char *rea
                                           .expected = std::move(expected)}));
 }
 
-tl::unexpected<error> image_system_error(int code, const char *operation, const char *reason,
-                                         std::uint64_t offset) {
-  return tl::unexpected<error>(make_system_error(code, operation, reason)
-                                   .value()
-                                   .with({.where = position(part::file, offset)}));
+tl::unexpected<error> system_error_at(int code, const char *operation, const char *reason,
+                                      std::uint64_t offset) {
+  return tl::unexpected<error>(
+      make_system_error(code, operation, reason).value().with({.where = position("", offset)}));
 }
 
 tl::unexpected<error> in_file(const tl::unexpected<error> &e, const std::string &path) noexcept {
@@ -34,4 +33,4 @@ tl::unexpected<error> in_file(const tl::unexpected<error> &e, const std::string 
   }
 }
 
-}  // namespace stillmap::image
+}  // namespace stillmap::checkpoint

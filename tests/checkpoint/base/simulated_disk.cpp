@@ -1,4 +1,4 @@
-#include "tests/checkpoint/image/simulated_disk.h"
+#include "tests/checkpoint/base/simulated_disk.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace stillmap::image {
+namespace stillmap::checkpoint {
 namespace {
 
 constexpr std::size_t sector = 512;  // written as a whole or not at all
@@ -341,4 +341,4 @@ int simulated_disk::names_in(int directory, std::vector<std::string> &to) {
   return 0;
 }
 
-}  // namespace stillmap::image
+}  // namespace stillmap::checkpoint

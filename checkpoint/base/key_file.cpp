@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/image/internal/key_file.h"
+#include "stillmap/checkpoint/base/key_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,11 +10,11 @@
 #include <cstdio>
 #include <cstring>
 
-#include "stillmap/checkpoint/image/internal/image_error.h"
-#include "stillmap/checkpoint/image/internal/image_file.h"
+#include "stillmap/checkpoint/base/block_file.h"
+#include "stillmap/checkpoint/base/file_error.h"
 #include "stillmap/vmm/base/try.h"
 
-namespace stillmap::image {
+namespace stillmap::checkpoint {
 namespace {
 
 constexpr std::size_t max_key_bytes = 256;
@@ -52,7 +52,7 @@ result<std::string> read_key_file(const std::string &path, std::size_t max_bytes
     return in_file(tl::unexpected<error>(std::move(e)), path);
   };
   // As images are: the path may lead to a pipe that nobody writes to.
-  auto in = image_file::open_to_read(file_calls::system(), AT_FDCWD, path, false);
+  auto in = block_file::open_to_read(file_system::system(), AT_FDCWD, path, false);
   if (!in) return about_key(in.error());
   if (who == secrecy::owner) STILLMAP_RETURN_IF_ERROR(check_mode(in->fd(), path, op));
   const auto size = in->size();
@@ -92,4 +92,4 @@ result<std::array<std::byte, 32>> read_key(const std::string &path, secrecy who,
       path);
 }
 
-}  // namespace stillmap::image
+}  // namespace stillmap::checkpoint

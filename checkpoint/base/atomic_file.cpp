@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/image/internal/atomic_file.h"
+#include "stillmap/checkpoint/base/atomic_file.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-namespace stillmap::image {
+namespace stillmap::checkpoint {
 namespace {
 
-constexpr const char *atomic_file_op = "image::write";
+constexpr const char *atomic_file_op = "file::write";
 constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyz0123456789";
 constexpr std::size_t random_letters = 6;
 
@@ -34,9 +34,9 @@ std::string any_name(const target_name &to) {
 
 void remove_left_overs(const target_name &to) {
   std::vector<std::string> names;
-  (void)to.calls().names_in(to.directory(), names);
+  (void)to.files().names_in(to.directory(), names);
   for (const std::string &name : names) {
-    if (target_of_temporary(name) == to.name()) remove_if_dead(to.calls(), to.directory(), name);
+    if (target_of_temporary(name) == to.name()) remove_if_dead(to.files(), to.directory(), name);
   }
 }
 
@@ -53,60 +53,60 @@ std::string_view target_of_temporary(std::string_view name) {
   return name.substr(1, at - 1);
 }
 
-void remove_if_dead(file_calls &calls, int directory, const std::string &name) {
+void remove_if_dead(file_system &files, int directory, const std::string &name) {
   const int fd =
-      calls.open_at(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+      files.open_at(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
   if (fd < 0) return;
   struct stat st {};
-  const bool dead = calls.status(fd, &st) >= 0 && S_ISREG(st.st_mode) && calls.lock(fd) >= 0 &&
-                    calls.leads_to(directory, name.c_str(), fd);
-  if (dead) (void)calls.unlink_at(directory, name.c_str());
-  calls.close(fd);
+  const bool dead = files.status(fd, &st) >= 0 && S_ISREG(st.st_mode) && files.lock(fd) >= 0 &&
+                    files.leads_to(directory, name.c_str(), fd);
+  if (dead) (void)files.unlink_at(directory, name.c_str());
+  files.close(fd);
 }
 
-result<target_name> target_name::create(file_calls &calls, const std::string &path) {
+result<target_name> target_name::create(file_system &files, const std::string &path) {
   const std::size_t slash = path.rfind('/');
   const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
   if (name.empty() || name == "." || name == "..") {
     return make_error(errc::invalid_argument, atomic_file_op, "the path names no file");
   }
-  const int fd = calls.open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+  const int fd = files.open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
   if (fd < 0) return make_system_error(-fd, atomic_file_op, "cannot open the directory");
-  return target_name(calls, fd, std::move(name));
+  return target_name(files, fd, std::move(name));
 }
 
 target_name::target_name(target_name &&o) noexcept
-    : calls_(o.calls_), directory_(std::exchange(o.directory_, -1)), name_(std::move(o.name_)) {}
+    : files_(o.files_), directory_(std::exchange(o.directory_, -1)), name_(std::move(o.name_)) {}
 
 target_name::~target_name() {
-  if (directory_ >= 0) calls_->close(directory_);
+  if (directory_ >= 0) files_->close(directory_);
 }
 
 result<atomic_file> atomic_file::create(const target_name &to, bool direct) {
-  file_calls &calls = to.calls();
+  file_system &files = to.files();
   remove_left_overs(to);
   // tmpfs accepts O_DIRECT but is slower with it.
-  direct = direct && !calls.is_in_memory(to.directory());
+  direct = direct && !files.is_in_memory(to.directory());
   for (int attempt = 0; attempt < 100; ++attempt) {
     std::string name = any_name(to);
     const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-    int fd = direct ? calls.open_at(to.directory(), name.c_str(), flags | O_DIRECT, 0600) : -EINVAL;
+    int fd = direct ? files.open_at(to.directory(), name.c_str(), flags | O_DIRECT, 0600) : -EINVAL;
     const bool is_direct = fd >= 0;
     if (fd == -EINVAL) {
       // A file system that refuses O_DIRECT may have created the file nevertheless.
-      if (direct) (void)calls.unlink_at(to.directory(), name.c_str());
-      fd = calls.open_at(to.directory(), name.c_str(), flags, 0600);
+      if (direct) (void)files.unlink_at(to.directory(), name.c_str());
+      fd = files.open_at(to.directory(), name.c_str(), flags, 0600);
     }
     if (fd == -EEXIST) continue;
     if (fd < 0)
       return make_system_error(-fd, atomic_file_op,
                                "cannot create a temporary file in the directory");
-    atomic_file t(to, std::move(name), image_file(calls, fd, is_direct));
-    const int locked = calls.lock(fd);
+    atomic_file t(to, std::move(name), block_file(files, fd, is_direct));
+    const int locked = files.lock(fd);
     // Another writer took the file for an abandoned one before it was locked.
     if (locked == -EWOULDBLOCK ||
-        (locked >= 0 && !calls.leads_to(to.directory(), t.name_.c_str(), fd)))
+        (locked >= 0 && !files.leads_to(to.directory(), t.name_.c_str(), fd)))
       continue;
     if (locked < 0 && locked != -EOPNOTSUPP && locked != -ENOLCK && locked != -EINVAL) {
       return make_system_error(-locked, atomic_file_op, "cannot lock the file");
@@ -118,9 +118,9 @@ result<atomic_file> atomic_file::create(const target_name &to, bool direct) {
 
 result<atomic_file> atomic_file::create_as(const target_name &to, std::string name) {
   const int flags = O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
-  const int fd = to.calls().open_at(to.directory(), name.c_str(), flags, 0600);
+  const int fd = to.files().open_at(to.directory(), name.c_str(), flags, 0600);
   if (fd < 0) return make_system_error(-fd, atomic_file_op, "cannot create a temporary file");
-  return atomic_file(to, std::move(name), image_file(to.calls(), fd, false));
+  return atomic_file(to, std::move(name), block_file(to.files(), fd, false));
 }
 
 atomic_file::atomic_file(atomic_file &&o) noexcept
@@ -133,7 +133,7 @@ atomic_file::atomic_file(atomic_file &&o) noexcept
 atomic_file::~atomic_file() {
   // While it is still locked: afterwards another writer may have removed and reused the name.
   if (remove_ && process_.is_current())
-    (void)to_->calls().unlink_at(to_->directory(), name_.c_str());
+    (void)to_->files().unlink_at(to_->directory(), name_.c_str());
 }
 
 status atomic_file::publish(bool replace) {
@@ -141,22 +141,22 @@ status atomic_file::publish(bool replace) {
 }
 
 status atomic_file::sync_directory() {
-  if (const int r = to_->calls().sync(to_->directory()); r < 0) {
+  if (const int r = to_->files().sync(to_->directory()); r < 0) {
     return make_system_error(-r, atomic_file_op, "cannot sync the directory");
   }
   return {};
 }
 
 status atomic_file::take_name() {
-  file_calls &calls = to_->calls();
+  file_system &files = to_->files();
   const char *const from = name_.c_str(), *const to = to_->name().c_str();
-  int r = calls.rename_at(to_->directory(), from, to, RENAME_NOREPLACE);
+  int r = files.rename_at(to_->directory(), from, to, RENAME_NOREPLACE);
   if (r == -EINVAL || r == -ENOSYS) {
     // link() never replaces a file either; the temporary name is removed afterwards.
-    r = calls.link_at(to_->directory(), from, to);
+    r = files.link_at(to_->directory(), from, to);
     if (r >= 0) {
       if (const auto ok = sync_directory(); !ok) {
-        (void)calls.unlink_at(to_->directory(), to);
+        (void)files.unlink_at(to_->directory(), to);
         return ok;
       }
       return {};  // the destructor removes the temporary name
@@ -167,18 +167,18 @@ status atomic_file::take_name() {
   if (r < 0) return make_system_error(-r, atomic_file_op, "cannot rename the temporary file");
   remove_ = false;
   if (const auto ok = sync_directory(); !ok) {
-    remove_ = calls.rename_at(to_->directory(), to, from, RENAME_NOREPLACE) >= 0;
-    if (!remove_) (void)calls.unlink_at(to_->directory(), to);
+    remove_ = files.rename_at(to_->directory(), to, from, RENAME_NOREPLACE) >= 0;
+    if (!remove_) (void)files.unlink_at(to_->directory(), to);
     return ok;
   }
   return {};
 }
 
 status atomic_file::exchange_names() {
-  file_calls &calls = to_->calls();
+  file_system &files = to_->files();
   const char *const from = name_.c_str(), *const to = to_->name().c_str();
   struct stat st {};
-  const int there = calls.status_at(to_->directory(), to, &st);
+  const int there = files.status_at(to_->directory(), to, &st);
   if (there == -ENOENT) return take_name();
   if (there < 0)
     return make_system_error(-there, atomic_file_op,
@@ -187,10 +187,10 @@ status atomic_file::exchange_names() {
     return make_system_error(EEXIST, atomic_file_op,
                              "the file to be replaced is not a regular file");
   }
-  int r = calls.rename_at(to_->directory(), from, to, RENAME_EXCHANGE);
+  int r = files.rename_at(to_->directory(), from, to, RENAME_EXCHANGE);
   if (r == -EINVAL || r == -ENOSYS) {
     // The file system cannot exchange names: the rename removes the old file.
-    r = calls.rename_at(to_->directory(), from, to, 0);
+    r = files.rename_at(to_->directory(), from, to, 0);
     if (r < 0) return make_system_error(-r, atomic_file_op, "cannot rename the temporary file");
     remove_ = false;
     return sync_directory();
@@ -199,10 +199,10 @@ status atomic_file::exchange_names() {
   // The temporary name leads to the old file now. The destructor removes it, once the exchange is
   // durable.
   if (const auto ok = sync_directory(); !ok) {
-    if (calls.rename_at(to_->directory(), from, to, RENAME_EXCHANGE) < 0) remove_ = false;
+    if (files.rename_at(to_->directory(), from, to, RENAME_EXCHANGE) < 0) remove_ = false;
     return ok;
   }
   return {};
 }
 
-}  // namespace stillmap::image
+}  // namespace stillmap::checkpoint
