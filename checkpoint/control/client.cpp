@@ -1,5 +1,6 @@
 #include "stillmap/checkpoint/control/client.h"
 
+#include "stillmap/checkpoint/base/socket_channel.h"
 #include "stillmap/checkpoint/control/internal/messages.h"
 #include "stillmap/checkpoint/control/internal/server_reply.h"
 #include "stillmap/vmm/base/host_memory.h"
@@ -37,8 +38,8 @@ result<bytes> exchange(const std::string &address, const client_options &options
     return make_error(errc::invalid_argument, client_op, "the request is too large", q.body.size(),
                       max_request_bytes, error_unit::bytes);
   }
-  STILLMAP_ASSIGN_OR_RETURN(
-      auto server, handoff::connection::connect(address, options.connect_timeout, options.cancel));
+  STILLMAP_ASSIGN_OR_RETURN(auto server, checkpoint::socket_channel::connect(
+                                             address, options.connect_timeout, options.cancel));
   STILLMAP_RETURN_IF_ERROR(check_server_user(server));
   const auto begun = std::chrono::steady_clock::now();
   const status sent = server.send(static_cast<std::uint16_t>(q.what), q.body, {}, options.timeout,

@@ -12,9 +12,10 @@
 #include <system_error>
 #include <thread>
 
+#include "stillmap/checkpoint/base/socket_channel.h"
+#include "stillmap/checkpoint/base/socket_listener.h"
 #include "stillmap/checkpoint/control/internal/connection_handler.h"
 #include "stillmap/checkpoint/control/internal/executor.h"
-#include "stillmap/checkpoint/handoff/listener.h"
 #include "stillmap/vmm/base/creating_process.h"
 #include "stillmap/vmm/base/fork_closed_fd.h"
 #include "stillmap/vmm/base/host_memory.h"
@@ -25,14 +26,14 @@ namespace stillmap::control {
 namespace {
 
 constexpr const char *server_op = "control::server";
-using handoff::connection;
-using handoff::listener;
+using checkpoint::socket_channel;
+using checkpoint::socket_listener;
 
 }  // namespace
 
 class server::core {
  public:
-  core(const device &d, listener at, fork_closed_fd wake, std::string address,
+  core(const device &d, socket_listener at, fork_closed_fd wake, std::string address,
        server_options options)
       : options_(std::move(options)),
         address_(std::move(address)),
@@ -56,7 +57,7 @@ class server::core {
   struct served_connection {
     std::atomic<bool> claimed{false};  // by its handler, for a request, or by drop_idle()
     std::atomic<bool> over{false};
-    std::optional<connection> with;
+    std::optional<socket_channel> with;
     std::jthread thread;  // destroyed first
   };
 
@@ -67,7 +68,7 @@ class server::core {
       if (fds[1].revents != 0) break;
       if ((fds[0].revents & POLLIN) == 0) continue;
       auto accepted = with_host_memory(
-          server_op, [&] { return listener_.accept_any(std::chrono::milliseconds(0)); });
+          server_op, [&] { return listener_.accept(std::chrono::milliseconds(0)); });
       connections_.remove_if([](const served_connection &c) { return c.over.load(); });
       if (accepted) {
         if (is_allowed(*accepted)) serve(std::move(*accepted));
@@ -82,10 +83,10 @@ class server::core {
   }
 
   // Before the connection takes a place that one of a permitted user needs.
-  bool is_allowed(connection &with) noexcept {
-    const handoff::peer_credentials &client = with.peer();
+  bool is_allowed(socket_channel &with) noexcept {
+    const checkpoint::peer_credentials &client = with.peer();
     const status allowed = with_host_memory(server_op, [&]() -> status {
-      if (options_.allow ? options_.allow(client) : handoff::is_same_user_or_root(client))
+      if (options_.allow ? options_.allow(client) : checkpoint::is_same_user_or_root(client))
         return {};
       return make_error(errc::not_supported, server_op,
                         "this user may not control the process (its uid)", client.uid);
@@ -94,7 +95,7 @@ class server::core {
     return allowed.has_value();
   }
 
-  void serve(connection with) noexcept {
+  void serve(socket_channel with) noexcept {
     if (connections_.size() >= options_.max_connections && !drop_idle()) {
       refuse(with, make_error(errc::busy, server_op, "too many connections", connections_.size(),
                               options_.max_connections, error_unit::items)
@@ -134,7 +135,7 @@ class server::core {
   const creating_process process_;
   const server_options options_;
   const std::string address_;
-  listener listener_;
+  socket_listener listener_;
   fork_closed_fd wake_;
   executor executor_;
   std::list<served_connection> connections_;  // of thread_ only
@@ -146,7 +147,7 @@ result<server> server::create(const device &d, const std::string &address, serve
     if (options.max_connections == 0) {
       return make_error(errc::invalid_argument, server_op, "max_connections is 0");
     }
-    STILLMAP_ASSIGN_OR_RETURN(listener at, listener::create(address));
+    STILLMAP_ASSIGN_OR_RETURN(socket_listener at, socket_listener::create(address));
     auto wake = fork_closed_fd::create([] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
     if (wake.get() < 0) return make_system_error(errno, server_op, "no eventfd could be created");
     try {

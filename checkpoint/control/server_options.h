@@ -9,7 +9,7 @@
 #include <stop_token>
 #include <string>
 
-#include "stillmap/checkpoint/handoff/connection.h"
+#include "stillmap/checkpoint/base/socket_channel.h"
 #include "stillmap/checkpoint/migration/record.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
 #include "stillmap/vmm/stream.h"
@@ -45,7 +45,7 @@ struct server_options {
   // Whether to serve this process. Empty: if it runs as the same user or as root. A process that is served can
   // suspend, move and drop memory, and have files written with the rights of this process. Called for each
   // connection, on the thread that accepts them: it must not wait.
-  std::function<bool(const handoff::peer_credentials &)> allow;
+  std::function<bool(const checkpoint::peer_credentials &)> allow;
   // A fence after all work queued before quiesce. Empty: the server waits for the whole device.
   std::function<fence()> idle;
   // The suspender to use, of this device. Empty: one of the server's own; memory that is suspended

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "stillmap/checkpoint/base/socket_channel.h"
 #include "stillmap/checkpoint/control/internal/server_reply.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
@@ -49,7 +50,7 @@ class status_query {
   // Nullopt: it has not replied yet.
   result<std::optional<process_status>> step() {
     if (!server_) {
-      auto connected = handoff::connection::try_connect(address_);
+      auto connected = checkpoint::socket_channel::try_connect(address_);
       if (!connected && connected.error().code == std::errc::resource_unavailable_try_again) {
         return std::nullopt;
       }
@@ -69,7 +70,7 @@ class status_query {
   }
 
   const std::string &address_;
-  std::optional<handoff::connection> server_;
+  std::optional<checkpoint::socket_channel> server_;
   status sent_;
   std::optional<result<process_status>> outcome_;
 };

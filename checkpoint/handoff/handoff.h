@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "stillmap/checkpoint/common/restored_memory.h"
-#include "stillmap/checkpoint/handoff/connection.h"
 #include "stillmap/checkpoint/handoff/listener.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"

@@ -1,18 +1,12 @@
 #include "stillmap/checkpoint/handoff/listener.h"
 
 #include <poll.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "stillmap/checkpoint/base/error_wire.h"
-#include "stillmap/checkpoint/handoff/internal/socket_path.h"
-#include "stillmap/checkpoint/handoff/internal/unix_socket.h"
+#include "stillmap/checkpoint/base/unix_socket.h"
 #include "stillmap/checkpoint/handoff/internal/wire.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
@@ -20,13 +14,10 @@
 namespace stillmap::handoff {
 namespace {
 
-constexpr const char *listener_op = "handoff::connection";
+constexpr const char *listener_op = "handoff::listener";
 constexpr std::size_t max_hello_bytes = 64;
-// Connections that wait to be accepted. Strangers can keep it full, so it is what a connection waits
-// behind; connect() tries again where there is no room.
-constexpr int max_backlog = 128;
 
-bool is_hello(const message &m) {
+bool is_hello(const checkpoint::socket_message &m) {
   return m.kind == static_cast<std::uint16_t>(kind::hello) && m.fds.empty() &&
          decode_hello(m.body).has_value();
 }
@@ -42,87 +33,14 @@ void refuse(connection &stranger, const error &why) noexcept {
 }  // namespace
 
 result<listener> listener::create(const std::string &address) {
-  return with_host_memory(listener_op, [&]() -> result<listener> {
-    STILLMAP_ASSIGN_OR_RETURN(const socket_address at, parse_address(address));
-    const bool is_path = address.front() != '@';
-    // Allocated before the path exists, so that it is unlinked after any failure.
-    std::string path = is_path ? address : std::string();
-    auto socket = std::make_unique<fork_closed_fd>(create_socket());
-    if (socket->get() < 0)
-      return make_system_error(errno, listener_op, "a socket cannot be created");
-    std::optional<path_lock> locked;
-    if (is_path) {
-      STILLMAP_ASSIGN_OR_RETURN(path_lock lock, path_lock::take(address));
-      locked.emplace(std::move(lock));
-    }
-    const auto bind = [&] { return ::bind(socket->get(), at.get(), at.bytes) == 0 ? 0 : errno; };
-    int code = bind();
-    if (code == EADDRINUSE && is_path && remove_stale_socket(address)) code = bind();
-    if (code == EADDRINUSE) {
-      const error e{make_error_code(errc::busy), listener_op, "the address is in use"};
-      return tl::unexpected(e.about(address));
-    }
-    if (code != 0)
-      return make_system_error(code, listener_op, "the socket cannot be bound", address);
-    listener out(std::move(socket), std::move(path));
-    if (::listen(out.fd(), max_backlog) != 0) {
-      return make_system_error(errno, listener_op, "the socket cannot listen", address);
-    }
-    return out;
-  });
-}
-
-listener::listener(std::unique_ptr<fork_closed_fd> s, std::string path) noexcept
-    : socket_(std::move(s)), path_(std::move(path)) {
-  struct stat st {};
-  if (path_.empty() || ::lstat(path_.c_str(), &st) != 0) return;
-  device_ = st.st_dev;
-  inode_ = st.st_ino;
-}
-
-listener::listener(listener &&) noexcept = default;
-
-// Somebody may have removed the name, and another process may have it now. While this socket listens,
-// no process takes the name for a dead one's, and its inode is no other's. A forked child has no socket.
-listener::~listener() {
-  struct stat st {};
-  if (fd() < 0 || path_.empty() || ::lstat(path_.c_str(), &st) != 0) return;
-  if (st.st_dev == device_ && st.st_ino == inode_) ::unlink(path_.c_str());
-}
-
-int listener::fd() const noexcept {
-  return socket_ != nullptr ? socket_->get() : -1;
-}
-
-result<std::list<connection>> listener::accept_now() {
-  std::list<connection> one;
-  one.push_back(connection(std::make_unique<fork_closed_fd>(), {}));
-  fork_closed_fd &socket = *one.front().socket_;
-  socket = fork_closed_fd::create(
-      [&] { return ::accept4(fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
-  if (socket.get() >= 0) {
-    STILLMAP_RETURN_IF_ERROR(one.front().identify_peer());
-    return one;
-  }
-  if (may_call_again() || errno == ECONNABORTED) return std::list<connection>();
-  return make_system_error(errno, listener_op, "a connection cannot be accepted");
-}
-
-result<connection> listener::accept_any(std::chrono::milliseconds timeout, std::stop_token cancel) {
-  return with_host_memory(listener_op, [&]() -> result<connection> {
-    for (;;) {
-      STILLMAP_ASSIGN_OR_RETURN(auto one, accept_now());
-      if (!one.empty()) return std::move(one.front());
-      pollfd p{fd(), POLLIN, 0};
-      STILLMAP_RETURN_IF_ERROR(wait_for({&p, 1}, timeout, cancel));
-    }
-  });
+  STILLMAP_ASSIGN_OR_RETURN(auto at, checkpoint::socket_listener::create(address));
+  return listener(std::move(at));
 }
 
 void listener::keep_if_allowed(std::list<connection> one,
                                const std::function<bool(const peer_credentials &)> &allow) {
   connection &c = one.front();
-  if (!(allow ? allow(c.peer()) : is_same_user_or_root(c.peer()))) {
+  if (!(allow ? allow(c.peer()) : checkpoint::is_same_user_or_root(c.peer()))) {
     return refuse(c,
                   make_error(errc::not_supported, listener_op,
                              "the user of the peer process is not allowed (its uid)", c.peer().uid)
@@ -162,16 +80,16 @@ result<connection> listener::accept(std::chrono::milliseconds timeout, std::stop
   return with_host_memory(listener_op, [&]() -> result<connection> {
     const auto until = std::chrono::steady_clock::now() + timeout;
     for (;;) {
-      STILLMAP_ASSIGN_OR_RETURN(auto one, accept_now());
+      STILLMAP_ASSIGN_OR_RETURN(auto one, at_.accept_now());
       const bool more = !one.empty();
       if (more) keep_if_allowed(std::move(one), allow);
       STILLMAP_ASSIGN_OR_RETURN(auto peer, take_peer());
       if (!peer.empty()) return std::move(peer.front());
       // Endless strangers are no reason to exceed the timeout.
       if (more && !cancel.stop_requested() && std::chrono::steady_clock::now() < until) continue;
-      std::vector<pollfd> fds{{fd(), POLLIN, 0}};
+      std::vector<pollfd> fds{{at_.fd(), POLLIN, 0}};
       for (const connection &c : silent_) fds.push_back({c.fd(), POLLIN, 0});
-      STILLMAP_RETURN_IF_ERROR(wait_for(fds, timeout, cancel, until));
+      STILLMAP_RETURN_IF_ERROR(checkpoint::wait_for(fds, timeout, cancel, until));
     }
   });
 }

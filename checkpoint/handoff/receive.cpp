@@ -51,7 +51,7 @@ class receiver {
                         "this device cannot map pages at addresses");
     }
     STILLMAP_RETURN_IF_ERROR(session_.greet(role::receiver));
-    STILLMAP_ASSIGN_OR_RETURN(message received,
+    STILLMAP_ASSIGN_OR_RETURN(checkpoint::socket_message received,
                               session_.receive(kind::layout, checkpoint::largest_layout, 1, 1));
     STILLMAP_ASSIGN_OR_RETURN(ownership_word word,
                               ownership_word::open(std::move(received.fds.front())));
@@ -82,7 +82,8 @@ class receiver {
     pages_.reserve(expected.size());
     while (pages_.size() < expected.size()) {
       const std::size_t most = std::min(connection::max_fds, expected.size() - pages_.size());
-      STILLMAP_ASSIGN_OR_RETURN(const message received, session_.receive(kind::pages, 0, 1, most));
+      STILLMAP_ASSIGN_OR_RETURN(const checkpoint::socket_message received,
+                                session_.receive(kind::pages, 0, 1, most));
       for (const owned_fd &fd : received.fds) {
         STILLMAP_RETURN_IF_ERROR(import_page(fd, expected[pages_.size()]));
       }

@@ -52,7 +52,8 @@ class sender {
     session_.reached(step::layout_sent);
     STILLMAP_RETURN_IF_ERROR(send_pages());
     session_.reached(step::pages_sent);
-    STILLMAP_ASSIGN_OR_RETURN(message ready, session_.receive(kind::ready, 0, 0, 1));
+    STILLMAP_ASSIGN_OR_RETURN(checkpoint::socket_message ready,
+                              session_.receive(kind::ready, 0, 0, 1));
     if (!ready.fds.empty() && is_pidfd_of(ready.fds.front().get(), to_.peer().pid)) {
       receiver_pidfd_ = fork_closed_fd::adopt(ready.fds.front().release());
     }

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "stillmap/checkpoint/handoff/connection.h"
+#include "stillmap/checkpoint/base/socket_channel.h"
 #include "stillmap/checkpoint/handoff/internal/wire.h"
 #include "stillmap/checkpoint/handoff/listener.h"
 #include "tests/support/buffer_test.h"

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "stillmap/checkpoint/base/socket_channel.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/start_thread.h"
 #include "stillmap/vmm/base/try.h"
@@ -21,7 +22,7 @@ constexpr int poll_interval_ms = 50;
 // Decodes a request, runs it, and encodes its result. Throws only where a request has been carried
 // out, and the host has no memory for the response.
 template <class Request>
-result<bytes> run(const handoff::message &m, const auto &run_it) {
+result<bytes> run(const checkpoint::socket_message &m, const auto &run_it) {
   const auto done = with_host_memory(connection_handler_op, [&]() -> decltype(run_it(Request())) {
     STILLMAP_ASSIGN_OR_RETURN(const Request r, decode<Request>(m.body));
     return run_it(r);
@@ -37,7 +38,7 @@ short events_of(int fd, short events) {
 
 }  // namespace
 
-void refuse(handoff::connection &with, const error &why) noexcept {
+void refuse(checkpoint::socket_channel &with, const error &why) noexcept {
   (void)with_host_memory(connection_handler_op, [&] {
     return with.send(static_cast<std::uint16_t>(kind::refusal), encode(why), {},
                      std::chrono::milliseconds(0), {});
@@ -72,7 +73,7 @@ void connection_handler::serve_request() {
                    stop_, std::chrono::steady_clock::now() + options_.timeout);
 }
 
-result<bytes> connection_handler::respond(const handoff::message &m) {
+result<bytes> connection_handler::respond(const checkpoint::socket_message &m) {
   if (!m.fds.empty()) {
     return make_error(errc::corrupt, connection_handler_op, "the request carries file descriptors",
                       m.fds.size(), 0, error_unit::items);

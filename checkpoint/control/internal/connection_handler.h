@@ -6,19 +6,20 @@
 #include <functional>
 #include <stop_token>
 
+#include "stillmap/checkpoint/base/socket_channel.h"
 #include "stillmap/checkpoint/control/internal/executor.h"
 #include "stillmap/checkpoint/control/internal/messages.h"
 
 namespace stillmap::control {
 
 // Replies with an error. Best effort: the client need not read it.
-void refuse(handoff::connection &with, const error &why) noexcept;
+void refuse(checkpoint::socket_channel &with, const error &why) noexcept;
 
 class connection_handler {
  public:
   // `claimed` becomes true once the request has come. Where the server was faster to set it, none is
   // carried out.
-  connection_handler(handoff::connection with, executor &runs, const server_options &options,
+  connection_handler(checkpoint::socket_channel with, executor &runs, const server_options &options,
                      std::atomic<bool> &claimed, std::stop_token stop)
       : with_(std::move(with)),
         executor_(runs),
@@ -32,7 +33,7 @@ class connection_handler {
 
  private:
   void serve_request();
-  result<bytes> respond(const handoff::message &m);
+  result<bytes> respond(const checkpoint::socket_message &m);
   // Calls run(stop): `stop` is requested once the client is gone, or the server is being destroyed.
   template <class T>
   result<T> while_connected(const std::function<result<T>(std::stop_token)> &run);
@@ -40,7 +41,7 @@ class connection_handler {
   void send_progress(kind k, const auto &p, bool at_once) noexcept;
   bool client_is_gone() const;
 
-  handoff::connection with_;
+  checkpoint::socket_channel with_;
   executor &executor_;
   const server_options &options_;
   std::atomic<bool> &claimed_;

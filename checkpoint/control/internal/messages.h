@@ -1,5 +1,5 @@
 // Messages of the control protocol: requests and responses as bytes, with every field checked when
-// it is read. handoff::connection frames them. docs/control.md#protocol
+// it is read. checkpoint::socket_channel frames them. docs/control.md#protocol
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "stillmap/checkpoint/base/socket_channel.h"
 #include "stillmap/checkpoint/control/requests.h"
 #include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/checkpoint/image/writer.h"

@@ -9,14 +9,14 @@ constexpr const char *server_reply_op = "control::client";
 
 }  // namespace
 
-status check_server_user(const handoff::connection &server) {
-  if (::geteuid() == 0 || handoff::is_same_user_or_root(server.peer())) return {};
+status check_server_user(const checkpoint::socket_channel &server) {
+  if (::geteuid() == 0 || checkpoint::is_same_user_or_root(server.peer())) return {};
   return make_error(errc::not_supported, server_reply_op,
                     "a process of another user listens at the address (its uid)",
                     server.peer().uid);
 }
 
-result<bytes> response_in(handoff::message m) {
+result<bytes> response_in(checkpoint::socket_message m) {
   const auto k = static_cast<kind>(m.kind);
   if (k == kind::response) return std::move(m.body);
   if (k == kind::refusal) return tl::unexpected(decode_refusal(m.body));

@@ -21,13 +21,14 @@ const char *name_of(step s) noexcept {
 
 status session::greet(role own) {
   const peer_credentials &peer = peer_.peer();
-  if (!(options_.allow ? options_.allow(peer) : is_same_user_or_root(peer))) {
+  if (!(options_.allow ? options_.allow(peer) : checkpoint::is_same_user_or_root(peer))) {
     return abort({make_error_code(errc::not_supported), operation_,
                   "the user of the peer process is not allowed (its uid)", peer.uid});
   }
   const hello mine{own, device_.uuid(), device_.capabilities().page_bytes};
   STILLMAP_RETURN_IF_ERROR(send(kind::hello, encode(mine)));
-  STILLMAP_ASSIGN_OR_RETURN(const message received, receive(kind::hello, 64, 0, 0));
+  STILLMAP_ASSIGN_OR_RETURN(const checkpoint::socket_message received,
+                            receive(kind::hello, 64, 0, 0));
   const auto theirs = decode_hello(received.body);
   if (!theirs) return abort(theirs.error());
   const auto no = [&](const char *reason) {
@@ -44,9 +45,9 @@ status session::send(kind k, std::span<const std::byte> body, std::span<const in
   return peer_.send(static_cast<std::uint16_t>(k), body, fds, options_.timeout, cancel_, by());
 }
 
-result<message> session::receive(kind k, std::size_t limit, std::size_t min_fds,
-                                 std::size_t max_fds) {
-  STILLMAP_ASSIGN_OR_RETURN(message received,
+result<checkpoint::socket_message> session::receive(kind k, std::size_t limit, std::size_t min_fds,
+                                                    std::size_t max_fds) {
+  STILLMAP_ASSIGN_OR_RETURN(checkpoint::socket_message received,
                             peer_.receive(std::max(limit, checkpoint::largest_peer_error),
                                           options_.timeout, cancel_, by()));
   if (received.kind == static_cast<std::uint16_t>(kind::error)) {

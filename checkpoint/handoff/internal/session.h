@@ -16,7 +16,8 @@ class session {
   status greet(role own);
   status send(kind k, std::span<const std::byte> body = {}, std::span<const int> fds = {});
   // Errors: corrupt (a message of another kind), an error of the peer.
-  result<message> receive(kind k, std::size_t limit, std::size_t min_fds, std::size_t max_fds);
+  result<checkpoint::socket_message> receive(kind k, std::size_t limit, std::size_t min_fds,
+                                             std::size_t max_fds);
   // Sends the error to the peer, if it still listens, and returns it.
   tl::unexpected<error> abort(const error &e) noexcept;
   void reached(step s) const {
@@ -27,7 +28,7 @@ class session {
 
  private:
   // For a whole message: each of its bytes may come just within the timeout.
-  deadline by() const { return std::chrono::steady_clock::now() + options_.timeout; }
+  checkpoint::deadline by() const { return std::chrono::steady_clock::now() + options_.timeout; }
 
   const device &device_;
   connection &peer_;

@@ -13,9 +13,10 @@
 #include <optional>
 #include <thread>
 
+#include "stillmap/checkpoint/base/socket_channel.h"
+#include "stillmap/checkpoint/base/socket_listener.h"
 #include "stillmap/checkpoint/control/client.h"
 #include "stillmap/checkpoint/control/internal/messages.h"
-#include "stillmap/checkpoint/handoff/connection.h"
 #include "tests/checkpoint/control/task.h"
 #include "tests/support/no_descriptors.h"
 #include "tests/support/unique_name.h"
@@ -24,7 +25,7 @@ namespace stillmap::control::testing {
 namespace {
 
 using checkpoint::backing_store;
-using handoff::connection;
+using connection = checkpoint::socket_channel;
 using words = std::vector<std::string>;
 
 constexpr std::chrono::milliseconds patience(30'000);
@@ -167,14 +168,14 @@ TEST(control_users, are_the_same_or_root) {
     GTEST_SKIP() << "needs root, and users that a user namespace maps, to be several users";
   }
   const std::string address = stillmap::testing::unique_name("@stillmap-users");
-  std::optional<handoff::listener> at;
+  std::optional<checkpoint::socket_listener> at;
   {
     const other_user first(1);
     ASSERT_TRUE(first);
-    at.emplace(std::move(*handoff::listener::create(address)));
-    EXPECT_TRUE(handoff::is_same_user_or_root({1, 0, 0}));
-    EXPECT_TRUE(handoff::is_same_user_or_root({1, 1, 1}));
-    EXPECT_FALSE(handoff::is_same_user_or_root({1, 2, 2}));
+    at.emplace(std::move(*checkpoint::socket_listener::create(address)));
+    EXPECT_TRUE(checkpoint::is_same_user_or_root({1, 0, 0}));
+    EXPECT_TRUE(checkpoint::is_same_user_or_root({1, 1, 1}));
+    EXPECT_FALSE(checkpoint::is_same_user_or_root({1, 2, 2}));
   }
   client_options options;
   options.timeout = std::chrono::milliseconds(10);
@@ -198,8 +199,8 @@ TEST(control_users, are_the_same_or_root) {
 
 TEST_F(connections, a_client_that_is_not_allowed_is_refused) {
   server_options o = written_down();
-  handoff::peer_credentials who;
-  o.allow = [&](const handoff::peer_credentials &p) {
+  checkpoint::peer_credentials who;
+  o.allow = [&](const checkpoint::peer_credentials &p) {
     who = p;
     return false;
   };
@@ -219,7 +220,7 @@ TEST_F(connections, a_client_that_is_not_allowed_takes_no_place) {
   server_options o;
   o.timeout = patience;
   o.max_connections = 1;
-  o.allow = [&](const handoff::peer_credentials &) { return asked++ == 0; };
+  o.allow = [&](const checkpoint::peer_credentials &) { return asked++ == 0; };
   start(std::move(o));
   connection first = reach();  // accepted first: connections come in order
   for (int i = 0; i < 20; ++i) {

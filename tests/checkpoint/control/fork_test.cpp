@@ -9,6 +9,8 @@
 #include <optional>
 #include <string>
 
+#include "stillmap/checkpoint/base/socket_channel.h"
+#include "stillmap/checkpoint/base/socket_listener.h"
 #include "stillmap/checkpoint/control/client.h"
 #include "stillmap/checkpoint/control/server.h"
 #include "stillmap/checkpoint/handoff/handoff.h"
@@ -94,8 +96,8 @@ TEST_F(forked_servers, of_control_are_their_parents) {
   const std::string path = unique_name("/tmp/stillmap-forked");
   const auto before = open_descriptors();
   std::optional<server> served(std::move(*server::create(dev(), path)));
-  std::optional<handoff::connection> client_end(
-      std::move(*handoff::connection::connect(path, 30s)));
+  std::optional<checkpoint::socket_channel> client_end(
+      std::move(*checkpoint::socket_channel::connect(path, 30s)));
   ASSERT_TRUE(client(path).status()) << "and the connection before it is accepted";
   {
     const forked_child child(before, [&] {
@@ -122,16 +124,17 @@ TEST_F(forked_servers, keep_no_abstract_name_in_use) {
 TEST_F(forked_servers, of_handoff_are_their_parents) {
   const std::string path = unique_name("/tmp/stillmap-forked");
   const auto before = open_descriptors();
-  std::optional<handoff::listener> at(std::move(*handoff::listener::create(path)));
-  std::optional<handoff::connection> client_end(
-      std::move(*handoff::connection::connect(path, 30s)));
+  std::optional<checkpoint::socket_listener> at(
+      std::move(*checkpoint::socket_listener::create(path)));
+  std::optional<checkpoint::socket_channel> client_end(
+      std::move(*checkpoint::socket_channel::connect(path, 30s)));
   const forked_child child(before, [&] {
     at.reset();
     client_end.reset();
   });
   EXPECT_EQ(child.has(), "");
   EXPECT_TRUE(fs::exists(path)) << "a child has removed it";
-  EXPECT_TRUE(handoff::connection::connect(path));
+  EXPECT_TRUE(checkpoint::socket_channel::connect(path));
   at.reset();
   EXPECT_FALSE(fs::exists(path));
 }

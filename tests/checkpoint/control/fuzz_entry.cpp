@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "stillmap/checkpoint/base/socket_channel.h"
 #include "stillmap/checkpoint/control/internal/messages.h"
 #include "stillmap/checkpoint/control/server.h"
 #include "tests/support/fuzz_device.h"
@@ -69,15 +70,15 @@ std::string fuzz_connection(const device &d, bytes_view from) {
   };
   auto at = server::create(d, where, options);
   if (!at) return "no server: " + at.error().message();
-  const auto to = handoff::connection::connect(where, reply_timeout);
+  const auto to = checkpoint::socket_channel::connect(where, reply_timeout);
   if (!to) return "no connection: " + to.error().message();
   // It may end the connection before it has read everything.
   [[maybe_unused]] const ssize_t n =
       ::send(to->fd(), from.data(), from.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   ::shutdown(to->fd(), SHUT_WR);
-  auto reply = handoff::connection::adopt(owned_fd(::dup(to->fd())));
+  auto reply = checkpoint::socket_channel::adopt(owned_fd(::dup(to->fd())));
   const auto came = reply ? reply->receive(max_response_bytes, reply_timeout, {})
-                          : result<handoff::message>(tl::unexpected(reply.error()));
+                          : result<checkpoint::socket_message>(tl::unexpected(reply.error()));
   if (stopped) return "the task was stopped";
   if (!came) return came.error().is(errc::busy) ? "the server does not reply" : "";
   if (came->kind == static_cast<std::uint16_t>(kind::response)) {
@@ -145,7 +146,7 @@ std::vector<stillmap::testing::fuzz_input> fuzz_corpus() {
       for (int i = 0; i < width; ++i) framed.push_back(static_cast<std::byte>(n >> (8 * i)));
     };
     put(0x4f484d53, 4);
-    put(handoff::connection::version, 2);
+    put(checkpoint::socket_channel::version, 2);
     put(static_cast<std::uint64_t>(what), 2);
     put(body.size(), 4);
     put(0, 4);

@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "stillmap/checkpoint/base/socket_channel.h"
 #include "stillmap/checkpoint/control/internal/messages.h"
 #include "tests/checkpoint/control/task.h"
 #include "tests/checkpoint/handoff/frames.h"
@@ -20,7 +21,7 @@ namespace {
 using stillmap::testing::held;
 using namespace std::chrono_literals;
 using checkpoint::backing_store;
-using handoff::connection;
+using connection = checkpoint::socket_channel;
 using handoff::testing::end_writing;
 using handoff::testing::frame;
 using handoff::testing::write_frames;

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "stillmap/checkpoint/base/socket_listener.h"
 #include "stillmap/checkpoint/control/client.h"
 #include "stillmap/checkpoint/control/internal/messages.h"
 #include "tests/checkpoint/control/memory.h"
@@ -42,7 +43,8 @@ using handoff::testing::write_with;
 class lying_server {
  public:
   explicit lying_server(std::function<void(int socket)> answers)
-      : answers_(std::move(answers)), listener_(std::move(*handoff::listener::create(where_))) {}
+      : answers_(std::move(answers)),
+        listener_(std::move(*checkpoint::socket_listener::create(where_))) {}
   ~lying_server() {
     over_ = true;
     thread_.join();
@@ -52,7 +54,7 @@ class lying_server {
  private:
   void serve() {
     while (!over_) {
-      auto c = listener_.accept_any(20ms);
+      auto c = listener_.accept(20ms);
       if (!c) continue;
       if (!c->receive(max_request_bytes, 10s, {})) continue;
       answers_(c->fd());
@@ -60,7 +62,7 @@ class lying_server {
   }
   const std::string where_ = new_place();
   const std::function<void(int socket)> answers_;
-  handoff::listener listener_;
+  checkpoint::socket_listener listener_;
   std::atomic<bool> over_{false};
   std::thread thread_{[this] { serve(); }};
 };

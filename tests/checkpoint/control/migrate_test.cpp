@@ -8,8 +8,8 @@
 #include <future>
 #include <thread>
 
+#include "stillmap/checkpoint/base/socket_channel.h"
 #include "stillmap/checkpoint/control/internal/messages.h"
-#include "stillmap/checkpoint/handoff/connection.h"
 #include "tests/checkpoint/control/task.h"
 #include "tests/checkpoint/handoff/processes.h"
 #include "tests/checkpoint/migration/endpoints.h"
@@ -176,7 +176,7 @@ TEST_F(migrations, a_client_that_disconnects_cancels_it) {
   other_process there("destination", site_.folder());
   start(held());
   {
-    auto gone = handoff::connection::connect(where(), long_enough);
+    auto gone = checkpoint::socket_channel::connect(where(), long_enough);
     ASSERT_TRUE(gone);
     ASSERT_TRUE(gone->send(static_cast<std::uint16_t>(kind::migrate), encode(request()), {},
                            long_enough, {}));

@@ -1,6 +1,6 @@
 // The threads of a control server: their signals, and what happens where one cannot be started.
+#include "stillmap/checkpoint/base/socket_channel.h"
 #include "stillmap/checkpoint/control/internal/messages.h"
-#include "stillmap/checkpoint/handoff/connection.h"
 #include "tests/checkpoint/control/task.h"
 #include "tests/support/no_threads.h"
 #include "tests/support/thread_signals.h"
@@ -15,7 +15,7 @@ TEST_F(server_threads, run_no_handler_of_the_program) {
   const auto before = stillmap::testing::all_threads();
   start();
   // The thread that accepts, and that of a connection, which waits for a request.
-  const auto idle = handoff::connection::connect(where(), std::chrono::seconds(30));
+  const auto idle = checkpoint::socket_channel::connect(where(), std::chrono::seconds(30));
   ASSERT_TRUE(idle) << idle.error().message();
   auto found = signals_of_new_threads(before);
   for (int i = 0; found.seen < 2 && i < 3000; ++i) {
@@ -56,7 +56,7 @@ TEST_F(server_threads, a_connection_without_one_is_refused) {
 TEST_F(server_threads, a_migration_without_one_is_refused) {
   using std::chrono::seconds;
   start(written_down());
-  auto connected = handoff::connection::connect(where(), seconds(30));
+  auto connected = checkpoint::socket_channel::connect(where(), seconds(30));
   ASSERT_TRUE(connected) << connected.error().message();
   // The connection has its thread once the server has answered a later one.
   ASSERT_TRUE(ask().status());

@@ -1,11 +1,12 @@
 // Several processes that are asked for their status at once.
 #include "stillmap/checkpoint/control/status_query.h"
+#include "stillmap/checkpoint/base/socket_channel.h"
 
 #include <thread>
 #include <vector>
 
+#include "stillmap/checkpoint/base/socket_listener.h"
 #include "stillmap/checkpoint/control/internal/messages.h"
-#include "stillmap/checkpoint/handoff/listener.h"
 #include "tests/checkpoint/control/task.h"
 
 namespace stillmap::control::testing {
@@ -15,7 +16,7 @@ using namespace std::chrono_literals;
 
 using status_query = control_test;
 
-void refuse_with(handoff::connection &client, std::uint64_t value) {
+void refuse_with(checkpoint::socket_channel &client, std::uint64_t value) {
   const error why = make_error(errc::busy, "my_server::status", "not now", value).value();
   const stillmap::status sent =
       client.send(static_cast<std::uint16_t>(kind::refusal), encode(why), {}, 30s, {});
@@ -26,10 +27,10 @@ void refuse_with(handoff::connection &client, std::uint64_t value) {
 TEST_F(status_query, of_all_is_sent_before_any_response_has_come) {
   constexpr std::uint64_t servers = 3;
   std::vector<std::string> addresses;
-  std::vector<handoff::listener> listeners;
+  std::vector<checkpoint::socket_listener> listeners;
   for (std::uint64_t i = 0; i < servers; ++i) {
     addresses.push_back(new_place());
-    listeners.push_back(std::move(*handoff::listener::create(addresses.back())));
+    listeners.push_back(std::move(*checkpoint::socket_listener::create(addresses.back())));
   }
   const std::string nobody = new_place();
   addresses.push_back(nobody);
@@ -37,9 +38,9 @@ TEST_F(status_query, of_all_is_sent_before_any_response_has_come) {
   start();
   addresses.push_back(where());
   std::jthread serving([&] {
-    std::vector<handoff::connection> clients;
-    for (handoff::listener &at : listeners) {
-      auto c = at.accept_any(30s);
+    std::vector<checkpoint::socket_channel> clients;
+    for (checkpoint::socket_listener &at : listeners) {
+      auto c = at.accept(30s);
       if (!c || !c->receive(max_request_bytes, 30s, {})) return;
       clients.push_back(std::move(*c));
     }
@@ -62,7 +63,7 @@ TEST_F(status_query, of_all_is_sent_before_any_response_has_come) {
 
 TEST_F(status_query, of_a_silent_process_ends_in_time) {
   const std::vector<std::string> addresses{new_place()};
-  const auto silent = handoff::listener::create(addresses.front());
+  const auto silent = checkpoint::socket_listener::create(addresses.front());
   ASSERT_TRUE(silent);
   const auto all = query_status(addresses, 20ms);
   ASSERT_TRUE(all);

@@ -3,7 +3,7 @@
 #include <sys/socket.h>
 
 #include "stillmap/checkpoint/base/error_wire.h"
-#include "stillmap/checkpoint/handoff/connection.h"
+#include "stillmap/checkpoint/base/socket_channel.h"
 #include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/checkpoint/handoff/internal/ownership_word.h"
 #include "stillmap/checkpoint/handoff/internal/wire.h"

@@ -311,8 +311,8 @@ TEST_F(handoff_test, timeout_and_cancelling_abort_a_handoff) {
   options.timeout = 30ms;
   {
     auto [mine, others] = connected();
-    EXPECT_TRUE(
-        fails_with(outcome(send(dev(), mine, both, options)), errc::busy, "handoff::connection"));
+    EXPECT_TRUE(fails_with(outcome(send(dev(), mine, both, options)), errc::busy,
+                           "checkpoint::socket_channel"));
   }
   std::stop_source stop;
   options.timeout = 60s;
@@ -320,7 +320,7 @@ TEST_F(handoff_test, timeout_and_cancelling_abort_a_handoff) {
   auto [mine, others] = connected();
   stop.request_stop();
   EXPECT_TRUE(fails_with(outcome(send(dev(), mine, both, options)), errc::operation_canceled,
-                         "handoff::connection"));
+                         "checkpoint::socket_channel"));
   EXPECT_EQ(task::wrong(dev()), "");
 }
 
@@ -444,7 +444,7 @@ TEST_F(handoff_test, what_is_no_pidfd_of_the_receiver_says_nothing_about_it) {
       const auto said = [&](kind k, std::span<const std::byte> body, std::span<const int> fds) {
         return theirs->send(static_cast<std::uint16_t>(k), body, fds, 30s, {});
       };
-      const auto heard = [&](kind k) -> result<message> {
+      const auto heard = [&](kind k) -> result<checkpoint::socket_message> {
         auto m = theirs->receive(checkpoint::largest_layout, 30s, {});
         EXPECT_TRUE(m && m->kind == static_cast<std::uint16_t>(k));
         return m;
@@ -478,7 +478,7 @@ TEST_F(handoff_test, an_announced_size_over_the_limit_is_refused) {
   const std::array<std::uint32_t, 4> head{0x4f484d53, 1U | 2U << 16, 0xfffffff0U, 0};
   ASSERT_EQ(::write(raw.get(), head.data(), sizeof head), static_cast<ssize_t>(sizeof head));
   EXPECT_TRUE(fails_with(outcome(from->receive(1 << 20, 1s, {})), errc::corrupt,
-                         "handoff::connection", 0xfffffff0U, 1 << 20));
+                         "checkpoint::socket_channel", 0xfffffff0U, 1 << 20));
 }
 
 }  // namespace

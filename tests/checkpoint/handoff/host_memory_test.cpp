@@ -51,10 +51,10 @@ class handoff_without_host_memory : public stillmap::testing::buffer_test {
 
   // The other process, until it is ended.
   [[noreturn]] void receiver() {
-    auto at = listener::create(meeting_place());
+    auto at = checkpoint::socket_listener::create(meeting_place());
     if (!at) say_and_end(at.error().message());
     for (std::size_t round = 0;; ++round) {
-      auto from = at->accept_any(30s);
+      auto from = at->accept(30s);
       if (!from) say_and_end(from.error().message());
       const held before = held::now(driver());
       {
@@ -186,7 +186,7 @@ TEST_F(handoff_without_host_memory, sockets_are_closed) {
     EXPECT_EQ(::access(path.c_str(), F_OK) == 0, at.has_value());
     at.reset();
   });
-  auto made = listener::create(where_);
+  auto made = checkpoint::socket_listener::create(where_);
   ASSERT_DONE(made);
   const std::vector<std::byte> body(3000, std::byte{7});
   int pipes[2] = {};
@@ -196,7 +196,7 @@ TEST_F(handoff_without_host_memory, sockets_are_closed) {
     {
       auto to = connection::connect(where_, 1s);
       ASSERT_DONE(to);
-      auto from = made->accept_any(1s);
+      auto from = made->accept(1s);
       ASSERT_DONE(from);
       ASSERT_DONE(to->send(1, body, pipes, 1s, {}));
       const auto m = failing([&] { return from->receive(4000, 1s, {}); });
@@ -207,7 +207,7 @@ TEST_F(handoff_without_host_memory, sockets_are_closed) {
   ::close(pipes[0]);
   ::close(pipes[1]);
   EXPECT_GT(all_.points, stillmap::testing::fewest_points(2));
-  all_.note("handoff::connection");
+  all_.note("checkpoint::socket_channel");
 }
 
 }  // namespace

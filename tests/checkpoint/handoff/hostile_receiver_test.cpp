@@ -120,7 +120,7 @@ class hostile_receiver : public stillmap::testing::buffer_test {
 
   static ownership_word receive_word(connection &from) {
     for (;;) {
-      message m = small::must(from.receive(checkpoint::largest_layout, 10s, {}));
+      checkpoint::socket_message m = small::must(from.receive(checkpoint::largest_layout, 10s, {}));
       if (m.kind != static_cast<std::uint16_t>(kind::layout)) continue;
       return small::must(ownership_word::open(std::move(m.fds.at(0))));
     }

@@ -19,11 +19,7 @@ namespace stillmap::handoff::testing {
 namespace {
 
 using namespace std::chrono_literals;
-using stillmap::testing::fails_with;
-using stillmap::testing::outcome;
 using stillmap::testing::unique_name;
-
-constexpr const char *accept_op = "handoff::connection";
 
 class handoff_listener : public ::testing::Test {
  protected:

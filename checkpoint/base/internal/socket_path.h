@@ -8,7 +8,7 @@
 #include "stillmap/vmm/base/error.h"
 #include "stillmap/vmm/base/fork_closed_fd.h"
 
-namespace stillmap::handoff {
+namespace stillmap::checkpoint {
 
 // How long to wait for another process that has the path locked.
 constexpr std::chrono::milliseconds path_lock_timeout{2'000};
@@ -35,4 +35,4 @@ class path_lock {
 // Requires: the path is locked.
 bool remove_stale_socket(const std::string &path);
 
-}  // namespace stillmap::handoff
+}  // namespace stillmap::checkpoint

@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/handoff/internal/socket_path.h"
+#include "stillmap/checkpoint/base/internal/socket_path.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -13,10 +13,10 @@
 #include "stillmap/vmm/base/owned_fd.h"
 #include "stillmap/vmm/base/try.h"
 
-namespace stillmap::handoff {
+namespace stillmap::checkpoint {
 namespace {
 
-constexpr const char *socket_path_op = "handoff::connection";
+constexpr const char *socket_path_op = "checkpoint::socket_listener";
 
 enum class lock_attempt { taken, another_process, another_user, again };
 
@@ -96,4 +96,4 @@ bool remove_stale_socket(const std::string &path) {
   return connected != 0 && errno == ECONNREFUSED && ::unlink(path.c_str()) == 0;
 }
 
-}  // namespace stillmap::handoff
+}  // namespace stillmap::checkpoint

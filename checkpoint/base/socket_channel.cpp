@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/handoff/connection.h"
+#include "stillmap/checkpoint/base/socket_channel.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -10,27 +10,27 @@
 #include <cstring>
 #include <thread>
 
-#include "stillmap/checkpoint/handoff/internal/unix_socket.h"
+#include "stillmap/checkpoint/base/unix_socket.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 
-namespace stillmap::handoff {
+namespace stillmap::checkpoint {
 namespace {
 
-constexpr const char *connection_op = "handoff::connection";
+constexpr const char *socket_channel_op = "checkpoint::socket_channel";
 constexpr std::uint32_t magic = 0x4f484d53;  // "SMHO"
 
 // How long to retry where a process listens, but its backlog is full: it is there, and busy.
 constexpr std::chrono::milliseconds full_backlog_timeout{1'000};
 
 tl::unexpected<error> system_error(const char *reason, int code = errno) {
-  return make_system_error(code, connection_op, reason);
+  return make_system_error(code, socket_channel_op, reason);
 }
 
 // Descriptors that a message brought, closed unless they are taken. Owned at once, before anything
 // is allocated for them.
 struct received_fds {
-  std::array<int, connection::max_fds> fds;
+  std::array<int, socket_channel::max_fds> fds;
   std::size_t count = 0, taken = 0;
   received_fds() = default;
   received_fds(const received_fds &) = delete;
@@ -45,37 +45,37 @@ bool is_same_user_or_root(const peer_credentials &p) noexcept {
   return p.uid == ::geteuid() || p.uid == 0;
 }
 
-connection::connection(std::unique_ptr<fork_closed_fd> socket, peer_credentials p) noexcept
+socket_channel::socket_channel(std::unique_ptr<fork_closed_fd> socket, peer_credentials p) noexcept
     : socket_(std::move(socket)), peer_(p) {}
-connection::connection(connection &&) noexcept = default;
-connection &connection::operator=(connection &&) noexcept = default;
-connection::~connection() = default;
+socket_channel::socket_channel(socket_channel &&) noexcept = default;
+socket_channel &socket_channel::operator=(socket_channel &&) noexcept = default;
+socket_channel::~socket_channel() = default;
 
-int connection::fd() const noexcept {
+int socket_channel::fd() const noexcept {
   return socket_ != nullptr ? socket_->get() : -1;
 }
 
-result<connection> connection::over(std::unique_ptr<fork_closed_fd> socket) {
-  connection out(std::move(socket), {});
+result<socket_channel> socket_channel::over(std::unique_ptr<fork_closed_fd> socket) {
+  socket_channel out(std::move(socket), {});
   STILLMAP_RETURN_IF_ERROR(out.identify_peer());
   return out;
 }
 
-status connection::identify_peer() {
+status socket_channel::identify_peer() {
   ucred credentials{};
   socklen_t bytes = sizeof credentials;
   // A socket without a peer has no user. A peer in another PID namespace has the PID 0 here.
   if (::getsockopt(fd(), SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0 ||
       credentials.uid == static_cast<uid_t>(-1)) {
-    return make_error(errc::invalid_argument, connection_op,
+    return make_error(errc::invalid_argument, socket_channel_op,
                       "the descriptor is not a connected Unix socket");
   }
   peer_ = {credentials.pid, credentials.uid, credentials.gid};
   return {};
 }
 
-result<connection> connection::adopt(owned_fd socket) {
-  return with_host_memory(connection_op, [&]() -> result<connection> {
+result<socket_channel> socket_channel::adopt(owned_fd socket) {
+  return with_host_memory(socket_channel_op, [&]() -> result<socket_channel> {
     auto own = std::make_unique<fork_closed_fd>();
     *own = fork_closed_fd::adopt(socket.release());
     const int flags = ::fcntl(own->get(), F_GETFL);
@@ -86,18 +86,19 @@ result<connection> connection::adopt(owned_fd socket) {
   });
 }
 
-result<connection> connection::try_connect(const std::string &address) {
-  return with_host_memory(connection_op, [&]() -> result<connection> {
+result<socket_channel> socket_channel::try_connect(const std::string &address) {
+  return with_host_memory(socket_channel_op, [&]() -> result<socket_channel> {
     STILLMAP_ASSIGN_OR_RETURN(const socket_address to, parse_address(address));
     auto socket = std::make_unique<fork_closed_fd>(create_socket());
     if (socket->get() < 0) return system_error("a socket cannot be created");
     if (::connect(socket->get(), to.get(), to.bytes) == 0) return over(std::move(socket));
-    return make_system_error(errno, connection_op, "no process accepts connections", address);
+    return make_system_error(errno, socket_channel_op, "no process accepts connections", address);
   });
 }
 
-result<connection> connection::connect(const std::string &address,
-                                       std::chrono::milliseconds timeout, std::stop_token cancel) {
+result<socket_channel> socket_channel::connect(const std::string &address,
+                                               std::chrono::milliseconds timeout,
+                                               std::stop_token cancel) {
   const auto begun = std::chrono::steady_clock::now();
   for (;;) {
     auto out = try_connect(address);
@@ -108,15 +109,15 @@ result<connection> connection::connect(const std::string &address,
                        why == std::errc::connection_refused || why == std::errc::interrupted;
     const auto until = begun + (is_busy ? std::max(timeout, full_backlog_timeout) : timeout);
     if (retry && cancel.stop_requested())
-      return make_error(errc::operation_canceled, connection_op, "stop requested");
+      return make_error(errc::operation_canceled, socket_channel_op, "stop requested");
     if (!retry || std::chrono::steady_clock::now() >= until) return out;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
 
-status connection::send(std::uint16_t kind, std::span<const std::byte> body,
-                        std::span<const int> fds, std::chrono::milliseconds timeout,
-                        std::stop_token cancel, deadline by) {
+status socket_channel::send(std::uint16_t kind, std::span<const std::byte> body,
+                            std::span<const int> fds, std::chrono::milliseconds timeout,
+                            std::stop_token cancel, deadline by) {
   header head{magic, version, kind, static_cast<std::uint32_t>(body.size()),
               static_cast<std::uint32_t>(fds.size())};
   alignas(cmsghdr) char room[CMSG_SPACE(max_fds * sizeof(int))] = {};
@@ -153,7 +154,8 @@ status connection::send(std::uint16_t kind, std::span<const std::byte> body,
 }
 
 // Reads what has come, at most `bytes`. 0: nothing yet.
-result<std::size_t> connection::read(std::byte *to, std::size_t bytes, std::vector<owned_fd> *fds) {
+result<std::size_t> socket_channel::read(std::byte *to, std::size_t bytes,
+                                         std::vector<owned_fd> *fds) {
   alignas(cmsghdr) char room[CMSG_SPACE(max_fds * sizeof(int))];
   iovec part{to, bytes};
   msghdr m{};
@@ -176,7 +178,8 @@ result<std::size_t> connection::read(std::byte *to, std::size_t bytes, std::vect
   }
   if ((m.msg_flags & MSG_CTRUNC) != 0 ||
       (received.count != 0 && (fds == nullptr || fds->size() + received.count > max_fds))) {
-    return make_error(errc::corrupt, connection_op, "the peer sent unexpected file descriptors");
+    return make_error(errc::corrupt, socket_channel_op,
+                      "the peer sent unexpected file descriptors");
   }
   if (received.count != 0) fds->reserve(fds->size() + received.count);
   while (received.taken != received.count) {
@@ -185,19 +188,19 @@ result<std::size_t> connection::read(std::byte *to, std::size_t bytes, std::vect
   return static_cast<std::size_t>(n);
 }
 
-status connection::check_header(std::size_t limit) const {
+status socket_channel::check_header(std::size_t limit) const {
   if (head_.magic != magic)
-    return make_error(errc::corrupt, connection_op, "not a message of this protocol");
+    return make_error(errc::corrupt, socket_channel_op, "not a message of this protocol");
   if (head_.version != version) {
-    return make_error(errc::corrupt, connection_op, "the peer uses another protocol version",
+    return make_error(errc::corrupt, socket_channel_op, "the peer uses another protocol version",
                       head_.version, version);
   }
   if (head_.bytes > limit) {
-    return make_error(errc::corrupt, connection_op, "the message exceeds the size limit",
+    return make_error(errc::corrupt, socket_channel_op, "the message exceeds the size limit",
                       head_.bytes, limit, error_unit::bytes);
   }
   if (head_.fds != incoming_.fds.size()) {
-    return make_error(errc::corrupt, connection_op,
+    return make_error(errc::corrupt, socket_channel_op,
                       "another number of file descriptors than announced", incoming_.fds.size(),
                       head_.fds, error_unit::items);
   }
@@ -205,7 +208,7 @@ status connection::check_header(std::size_t limit) const {
 }
 
 // Reads what has come of the next message. False: not all of it.
-result<bool> connection::advance(std::size_t limit) {
+result<bool> socket_channel::advance(std::size_t limit) {
   auto *const head = reinterpret_cast<std::byte *>(&head_);
   while (arrived_ < sizeof head_) {
     STILLMAP_ASSIGN_OR_RETURN(const std::size_t n,
@@ -228,26 +231,26 @@ result<bool> connection::advance(std::size_t limit) {
   return true;
 }
 
-message connection::take_incoming() noexcept {
+socket_message socket_channel::take_incoming() noexcept {
   arrived_ = 0;
   return std::exchange(incoming_, {});
 }
 
-result<message> connection::receive(std::size_t limit, std::chrono::milliseconds timeout,
-                                    std::stop_token cancel, deadline by) {
+result<socket_message> socket_channel::receive(std::size_t limit, std::chrono::milliseconds timeout,
+                                               std::stop_token cancel, deadline by) {
   for (;;) {
-    STILLMAP_ASSIGN_OR_RETURN(const message *const whole, peek(limit));
+    STILLMAP_ASSIGN_OR_RETURN(const socket_message *const whole, peek(limit));
     if (whole != nullptr) return take_incoming();
     pollfd p{fd(), POLLIN, 0};
     STILLMAP_RETURN_IF_ERROR(wait_for({&p, 1}, timeout, cancel, by));
   }
 }
 
-result<const message *> connection::peek(std::size_t limit) {
-  const auto whole = with_host_memory(connection_op, [&] { return advance(limit); });
+result<const socket_message *> socket_channel::peek(std::size_t limit) {
+  const auto whole = with_host_memory(socket_channel_op, [&] { return advance(limit); });
   if (whole) return *whole ? &incoming_ : nullptr;
   take_incoming();
   return tl::unexpected(whole.error());
 }
 
-}  // namespace stillmap::handoff
+}  // namespace stillmap::checkpoint

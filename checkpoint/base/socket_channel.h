@@ -1,5 +1,5 @@
 // Messages with file descriptors over a Unix socket. Each message has a size limit and a timeout.
-// docs/handoff.md
+// docs/control.md#protocol
 #pragma once
 
 #include <sys/types.h>
@@ -20,7 +20,7 @@ namespace stillmap {
 class fork_closed_fd;
 }
 
-namespace stillmap::handoff {
+namespace stillmap::checkpoint {
 
 using deadline = std::chrono::steady_clock::time_point;
 
@@ -35,7 +35,7 @@ struct peer_credentials {
 // where an application gives no other.
 bool is_same_user_or_root(const peer_credentials &p) noexcept;
 
-struct message {
+struct socket_message {
   std::uint16_t kind = 0;
   std::vector<std::byte> body;
   std::vector<owned_fd> fds;
@@ -44,25 +44,25 @@ struct message {
 // Owner of one end of a connected stream socket. A forked child of the process has none of it: each
 // call fails there.
 // Threads: externally synchronised.
-class connection {
+class socket_channel {
  public:
   static constexpr std::uint16_t version = 1;
   static constexpr std::size_t max_fds = 128;  // in one message; Linux allows 253
 
   // Errors: invalid_argument (not a connected Unix stream socket), the system's.
-  static result<connection> adopt(owned_fd socket);
+  static result<socket_channel> adopt(owned_fd socket);
   // Connects to a listener at `address`: a path, or '@' and an abstract name. Retries until a
   // process listens there. Where one listens that is busy with others (its backlog is full), retries
   // for 1 s at least.
   // Errors: invalid_argument (no valid address), operation_canceled, the system's after `timeout`.
-  static result<connection> connect(const std::string &address,
-                                    std::chrono::milliseconds timeout = {},
-                                    std::stop_token cancel = {});
+  static result<socket_channel> connect(const std::string &address,
+                                        std::chrono::milliseconds timeout = {},
+                                        std::stop_token cancel = {});
   // The same without waiting: also EAGAIN (the process is busy with others).
-  static result<connection> try_connect(const std::string &address);
-  connection(connection &&) noexcept;
-  connection &operator=(connection &&) noexcept;
-  ~connection();
+  static result<socket_channel> try_connect(const std::string &address);
+  socket_channel(socket_channel &&) noexcept;
+  socket_channel &operator=(socket_channel &&) noexcept;
+  ~socket_channel();
 
   const peer_credentials &peer() const { return peer_; }
   int fd() const noexcept;  // to poll; -1 in a forked child
@@ -75,22 +75,22 @@ class connection {
   // Receives one message; all of it must arrive before `by`. A body over `limit` bytes is refused
   // before memory is allocated for it.
   // Errors: as send; corrupt (not a message of this protocol, or of another version).
-  result<message> receive(std::size_t limit, std::chrono::milliseconds timeout,
-                          std::stop_token cancel, deadline by = deadline::max());
+  result<socket_message> receive(std::size_t limit, std::chrono::milliseconds timeout,
+                                 std::stop_token cancel, deadline by = deadline::max());
   // The message that receive() would return, without waiting. Null: not all of it has come yet.
   // Valid until the next call. Errors: as receive.
-  result<const message *> peek(std::size_t limit);
+  result<const socket_message *> peek(std::size_t limit);
 
  private:
-  friend class listener;
-  connection(std::unique_ptr<fork_closed_fd> socket, peer_credentials p) noexcept;
+  friend class socket_listener;
+  socket_channel(std::unique_ptr<fork_closed_fd> socket, peer_credentials p) noexcept;
   // Requires: the socket does not block.
-  static result<connection> over(std::unique_ptr<fork_closed_fd> socket);
+  static result<socket_channel> over(std::unique_ptr<fork_closed_fd> socket);
   status identify_peer();
   result<bool> advance(std::size_t limit);
   status check_header(std::size_t limit) const;
   result<std::size_t> read(std::byte *to, std::size_t bytes, std::vector<owned_fd> *fds);
-  message take_incoming() noexcept;
+  socket_message take_incoming() noexcept;
 
   struct header {
     std::uint32_t magic;
@@ -101,8 +101,8 @@ class connection {
   peer_credentials peer_;
   // The next message, as far as it has come.
   header head_{};
-  message incoming_;
+  socket_message incoming_;
   std::size_t arrived_ = 0;  // bytes of both
 };
 
-}  // namespace stillmap::handoff
+}  // namespace stillmap::checkpoint

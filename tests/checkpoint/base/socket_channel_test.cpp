@@ -1,5 +1,5 @@
 // Messages over a socket: in pieces, with descriptors, cut short, and not of this protocol.
-#include "stillmap/checkpoint/handoff/connection.h"
+#include "stillmap/checkpoint/base/socket_channel.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -14,35 +14,37 @@
 #include <thread>
 #include <vector>
 
-#include "stillmap/checkpoint/handoff/listener.h"
+#include "stillmap/checkpoint/base/socket_listener.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/no_descriptors.h"
 #include "tests/support/no_stdin.h"
 #include "tests/support/unique_name.h"
 
-namespace stillmap::handoff::testing {
+namespace stillmap::checkpoint::testing {
 namespace {
 
 using namespace std::chrono_literals;
 using stillmap::testing::fails_with;
 using stillmap::testing::outcome;
 
-constexpr const char *op = "handoff::connection";
+constexpr const char *op = "checkpoint::socket_channel";
 constexpr std::uint32_t magic = 0x4f484d53;
 constexpr std::size_t header_bytes = 16;
 
-class connection_test : public ::testing::Test {
+class socket_channel_test : public ::testing::Test {
  protected:
   void SetUp() override {
     int fds[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
     raw_ = owned_fd(fds[0]);
-    auto adopted = connection::adopt(owned_fd(fds[1]));
+    auto adopted = socket_channel::adopt(owned_fd(fds[1]));
     ASSERT_TRUE(adopted);
     ours_.emplace(std::move(*adopted));
   }
 
-  result<message> receive(std::size_t limit = 1 << 20) { return ours_->receive(limit, 50ms, {}); }
+  result<socket_message> receive(std::size_t limit = 1 << 20) {
+    return ours_->receive(limit, 50ms, {});
+  }
   void write_raw(const void *data, std::size_t bytes) {
     ASSERT_EQ(::write(raw_.get(), data, bytes), static_cast<ssize_t>(bytes));
   }
@@ -52,7 +54,7 @@ class connection_test : public ::testing::Test {
   }
 
   owned_fd raw_;
-  std::optional<connection> ours_;
+  std::optional<socket_channel> ours_;
 };
 
 // One read of a raw socket: the bytes, and how many descriptors came with them.
@@ -81,7 +83,7 @@ raw_read read_raw(int from, void *to, std::size_t bytes) {
 }
 
 // The socket holds less than the message, so it is sent in pieces. Only the first has the descriptors.
-TEST_F(connection_test, a_message_in_pieces_has_its_descriptors_once) {
+TEST_F(socket_channel_test, a_message_in_pieces_has_its_descriptors_once) {
   const int small = 4096;
   ASSERT_EQ(::setsockopt(ours_->fd(), SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
   std::vector<std::byte> body(1 << 20);
@@ -107,7 +109,7 @@ TEST_F(connection_test, a_message_in_pieces_has_its_descriptors_once) {
   EXPECT_EQ(std::memcmp(got.data() + header_bytes, body.data(), body.size()), 0);
 }
 
-TEST_F(connection_test, a_message_without_descriptors_has_no_control_data) {
+TEST_F(socket_channel_test, a_message_without_descriptors_has_no_control_data) {
   ASSERT_TRUE(ours_->send(9, {}, {}, 1s, {}));
   char room[64] = {};
   char head[header_bytes];
@@ -121,7 +123,7 @@ TEST_F(connection_test, a_message_without_descriptors_has_no_control_data) {
   EXPECT_EQ(m.msg_controllen, 0u);
 }
 
-TEST_F(connection_test, a_message_that_comes_byte_by_byte_is_whole) {
+TEST_F(socket_channel_test, a_message_that_comes_byte_by_byte_is_whole) {
   std::thread peer([&] {
     const std::uint32_t head[] = {magic, 1U | 9U << 16, 3, 0};
     const auto *const bytes = reinterpret_cast<const char *>(head);
@@ -137,8 +139,8 @@ TEST_F(connection_test, a_message_that_comes_byte_by_byte_is_whole) {
   EXPECT_TRUE(got->fds.empty());
 }
 
-TEST_F(connection_test, a_body_of_several_parts_arrives_whole) {
-  auto other = connection::adopt(std::move(raw_));
+TEST_F(socket_channel_test, a_body_of_several_parts_arrives_whole) {
+  auto other = socket_channel::adopt(std::move(raw_));
   ASSERT_TRUE(other);
   std::vector<std::byte> body((5 << 20) / 2);
   for (std::size_t i = 0; i < body.size(); ++i) body[i] = static_cast<std::byte>(i * 31 % 251);
@@ -149,7 +151,7 @@ TEST_F(connection_test, a_body_of_several_parts_arrives_whole) {
   EXPECT_EQ(got->body, body);
 }
 
-TEST_F(connection_test, a_body_of_exactly_the_limit_is_received) {
+TEST_F(socket_channel_test, a_body_of_exactly_the_limit_is_received) {
   write_header(1, 4, 0);
   write_raw("four", 4);
   EXPECT_TRUE(receive(4));
@@ -157,7 +159,7 @@ TEST_F(connection_test, a_body_of_exactly_the_limit_is_received) {
   EXPECT_TRUE(fails_with(outcome(receive(4)), errc::corrupt, op, 5, 4));
 }
 
-TEST_F(connection_test, what_is_not_of_this_protocol_is_refused) {
+TEST_F(socket_channel_test, what_is_not_of_this_protocol_is_refused) {
   write_raw("not our protocol", 16);
   EXPECT_TRUE(fails_with(outcome(receive()), errc::corrupt, op, 0, 0));
   write_header(2, 0, 0);
@@ -167,14 +169,14 @@ TEST_F(connection_test, what_is_not_of_this_protocol_is_refused) {
 }
 
 // Descriptors that come with the body, or unannounced, are refused and closed.
-TEST_F(connection_test, descriptors_out_of_place_are_refused_and_closed) {
+TEST_F(socket_channel_test, descriptors_out_of_place_are_refused_and_closed) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
   const owned_fd read_end(ends[0]);
   {
     const owned_fd write_end(ends[1]);
     const int fds[] = {write_end.get()};
-    auto other = connection::adopt(std::move(raw_));
+    auto other = socket_channel::adopt(std::move(raw_));
     ASSERT_TRUE(other);
     // The second message is the body of the first.
     const std::uint32_t head[] = {magic, 1U | 9U << 16, header_bytes, 0};
@@ -186,11 +188,11 @@ TEST_F(connection_test, descriptors_out_of_place_are_refused_and_closed) {
   EXPECT_EQ(::read(read_end.get(), &c, 1), 0) << "somebody still holds the other end";
 }
 
-TEST_F(connection_test, received_descriptors_are_the_senders_and_are_closed_with_the_message) {
+TEST_F(socket_channel_test, received_descriptors_are_the_senders_and_are_closed_with_the_message) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
   const owned_fd read_end(ends[0]);
-  auto other = connection::adopt(std::move(raw_));
+  auto other = socket_channel::adopt(std::move(raw_));
   ASSERT_TRUE(other);
   {
     const owned_fd write_end(ends[1]);
@@ -210,7 +212,7 @@ TEST_F(connection_test, received_descriptors_are_the_senders_and_are_closed_with
   EXPECT_EQ(::read(read_end.get(), &c, 1), 0);
 }
 
-TEST_F(connection_test, a_peer_that_closes_or_is_silent_is_an_error) {
+TEST_F(socket_channel_test, a_peer_that_closes_or_is_silent_is_an_error) {
   EXPECT_TRUE(fails_with(outcome(receive()), errc::busy, op, 50, 0));
   write_header(1, 4, 0);
   write_raw("ab", 2);
@@ -226,7 +228,7 @@ TEST_F(connection_test, a_peer_that_closes_or_is_silent_is_an_error) {
   EXPECT_EQ(sent.error().code, std::errc::broken_pipe);
 }
 
-TEST_F(connection_test, a_peer_that_does_not_read_is_waited_for_until_the_timeout) {
+TEST_F(socket_channel_test, a_peer_that_does_not_read_is_waited_for_until_the_timeout) {
   const std::vector<std::byte> body(64 << 20);
   EXPECT_TRUE(fails_with(outcome(ours_->send(9, body, {}, 30ms, {})), errc::busy, op, 30, 0));
   std::stop_source stop;
@@ -237,55 +239,56 @@ TEST_F(connection_test, a_peer_that_does_not_read_is_waited_for_until_the_timeou
       fails_with(outcome(ours_->receive(1, 60s, stop.get_token())), errc::operation_canceled, op));
 }
 
-TEST(connection_address, is_a_path_or_an_abstract_name_of_limited_length) {
+TEST(socket_address, is_a_path_or_an_abstract_name_of_limited_length) {
   const std::size_t most = sizeof(sockaddr_un{}.sun_path) - 1;
   for (const std::string &wrong : {std::string(), std::string("@"), std::string(most + 1, 'a')}) {
-    const auto no = connection::connect(wrong);
+    const auto no = socket_channel::connect(wrong);
     ASSERT_FALSE(no);
     EXPECT_TRUE(no.error().is(errc::invalid_argument));
     EXPECT_EQ(no.error().value, wrong.size());
     EXPECT_EQ(no.error().limit, most);
     EXPECT_EQ(no.error().detail().subject, wrong);
-    EXPECT_TRUE(fails_with(outcome(listener::create(wrong)), errc::invalid_argument, op));
+    EXPECT_TRUE(fails_with(outcome(socket_listener::create(wrong)), errc::invalid_argument, op));
   }
   std::string longest = stillmap::testing::unique_name("@stillmap");
   longest.resize(most, 'x');
-  auto at = listener::create(longest);
+  auto at = socket_listener::create(longest);
   ASSERT_TRUE(at) << at.error().message();
-  const auto to = connection::connect(longest);
+  const auto to = socket_channel::connect(longest);
   ASSERT_TRUE(to) << to.error().message();
-  const auto from = at->accept_any(1s);
+  const auto from = at->accept(1s);
   ASSERT_TRUE(from) << from.error().message();
   EXPECT_EQ(from->peer().pid, ::getpid());
   EXPECT_EQ(from->peer().uid, ::getuid());
   EXPECT_EQ(from->peer().gid, ::getgid());
 }
 
-TEST(connection_address, without_descriptors_is_an_error_at_once) {
+TEST(socket_address, without_descriptors_is_an_error_at_once) {
   const std::string name = stillmap::testing::unique_name("@stillmap-no-fd");
-  auto at = listener::create(name);
+  auto at = socket_listener::create(name);
   ASSERT_TRUE(at);
-  const auto waiting = connection::connect(name);
+  const auto waiting = socket_channel::connect(name);
   ASSERT_TRUE(waiting);
   const stillmap::testing::no_descriptors none;
-  const auto accepted = at->accept_any(5s);
+  const auto accepted = at->accept(5s);
   ASSERT_FALSE(accepted);
   EXPECT_EQ(accepted.error().code, std::errc::too_many_files_open) << accepted.error().message();
-  const auto connected = connection::connect(name, 5s);
+  const auto connected = socket_channel::connect(name, 5s);
   ASSERT_FALSE(connected);
   EXPECT_EQ(connected.error().code, std::errc::too_many_files_open);
-  const auto second = listener::create(name + "-2");
+  const auto second = socket_listener::create(name + "-2");
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, std::errc::too_many_files_open);
 }
 
-TEST(connection_address, of_a_listener_is_in_use_until_it_ends) {
+TEST(socket_address, of_a_listener_is_in_use_until_it_ends) {
   // The folders of tests have longer names than a socket may have.
   const std::string path = stillmap::testing::unique_name("/tmp/stillmap-connection");
   {
-    auto at = listener::create(path);
+    auto at = socket_listener::create(path);
     ASSERT_TRUE(at) << at.error().message();
-    EXPECT_TRUE(fails_with(outcome(listener::create(path)), errc::busy, op));
+    EXPECT_TRUE(fails_with(outcome(socket_listener::create(path)), errc::busy,
+                           "checkpoint::socket_listener"));
     EXPECT_TRUE(fails_with(outcome(at->accept(20ms)), errc::busy, op, 20, 0));
     std::stop_source stop;
     stop.request_stop();
@@ -296,18 +299,18 @@ TEST(connection_address, of_a_listener_is_in_use_until_it_ends) {
   }
   struct stat found {};
   EXPECT_NE(::stat(path.c_str(), &found), 0);
-  const auto nobody = connection::connect(path);
+  const auto nobody = socket_channel::connect(path);
   ASSERT_FALSE(nobody);
   EXPECT_EQ(nobody.error().code, std::errc::no_such_file_or_directory);
   EXPECT_EQ(nobody.error().detail().subject, path);
 }
 
-TEST(connection_address, of_a_listener_whose_descriptor_is_0_is_removed_too) {
+TEST(socket_address, of_a_listener_whose_descriptor_is_0_is_removed_too) {
   const std::string path = stillmap::testing::unique_name("/tmp/stillmap-connection-0");
   struct stat found {};
   {
     const stillmap::testing::no_stdin none;
-    const auto at = listener::create(path);
+    const auto at = socket_listener::create(path);
     ASSERT_TRUE(at) << at.error().message();
     EXPECT_EQ(at->fd(), 0);
     EXPECT_EQ(::stat(path.c_str(), &found), 0);
@@ -315,21 +318,22 @@ TEST(connection_address, of_a_listener_whose_descriptor_is_0_is_removed_too) {
   EXPECT_NE(::stat(path.c_str(), &found), 0);
 }
 
-TEST(connection_address, is_tried_until_somebody_listens) {
+TEST(socket_address, is_tried_until_somebody_listens) {
   const std::string name = stillmap::testing::unique_name("@stillmap-late");
-  std::optional<result<connection>> to;
-  std::thread early([&] { to = connection::connect(name, 30s); });
+  std::optional<result<socket_channel>> to;
+  std::thread early([&] { to = socket_channel::connect(name, 30s); });
   std::this_thread::sleep_for(20ms);
-  auto at = listener::create(name);
+  auto at = socket_listener::create(name);
   ASSERT_TRUE(at);
-  EXPECT_TRUE(at->accept_any(30s));
+  EXPECT_TRUE(at->accept(30s));
   early.join();
   EXPECT_TRUE(*to) << to->error().message();
   std::stop_source stop;
   stop.request_stop();
-  EXPECT_TRUE(fails_with(outcome(connection::connect("@stillmap-nobody", 60s, stop.get_token())),
-                         errc::operation_canceled, op));
+  EXPECT_TRUE(
+      fails_with(outcome(socket_channel::connect("@stillmap-nobody", 60s, stop.get_token())),
+                 errc::operation_canceled, op));
 }
 
 }  // namespace
-}  // namespace stillmap::handoff::testing
+}  // namespace stillmap::checkpoint::testing

@@ -13,7 +13,7 @@
 #include "stillmap/vmm/base/error.h"
 #include "stillmap/vmm/base/fork_closed_fd.h"
 
-namespace stillmap::handoff {
+namespace stillmap::checkpoint {
 
 struct socket_address {
   sockaddr_un name{};
@@ -38,4 +38,4 @@ status wait_for(
     std::span<pollfd> fds, std::chrono::milliseconds timeout, const std::stop_token &cancel,
     std::chrono::steady_clock::time_point by = std::chrono::steady_clock::time_point::max());
 
-}  // namespace stillmap::handoff
+}  // namespace stillmap::checkpoint

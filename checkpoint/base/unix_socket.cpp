@@ -1,14 +1,14 @@
-#include "stillmap/checkpoint/handoff/internal/unix_socket.h"
+#include "stillmap/checkpoint/base/unix_socket.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
 
-namespace stillmap::handoff {
+namespace stillmap::checkpoint {
 namespace {
 
-constexpr const char *unix_socket_op = "handoff::connection";
+constexpr const char *unix_socket_op = "checkpoint::socket_channel";
 
 }  // namespace
 
@@ -66,4 +66,4 @@ status wait_for(std::span<pollfd> fds, std::chrono::milliseconds timeout,
   }
 }
 
-}  // namespace stillmap::handoff
+}  // namespace stillmap::checkpoint
