@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "bench/support/session.h"
-#include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
+#include "stillmap/checkpoint/snapshot/chunk_digests.h"
 #include "stillmap/vmm/context.h"
 
 namespace stillmap::bench {

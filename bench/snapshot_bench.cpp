@@ -15,7 +15,7 @@
 
 #include "bench/support/median.h"
 #include "bench/support/session.h"
-#include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
+#include "stillmap/checkpoint/snapshot/chunk_digests.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 #include "stillmap/vmm/context.h"
 

@@ -11,8 +11,8 @@
 
 #include "bench/support/median.h"
 #include "bench/support/session.h"
-#include "stillmap/checkpoint/common/internal/batch_copier.h"
-#include "stillmap/checkpoint/common/internal/host_memory.h"
+#include "stillmap/checkpoint/common/batch_copier.h"
+#include "stillmap/checkpoint/common/host_memory.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
 
 namespace stillmap::bench {

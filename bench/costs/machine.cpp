@@ -1,7 +1,7 @@
 #include "bench/costs/machine.h"
 
 #include "bench/support/host.h"
-#include "stillmap/checkpoint/common/internal/host_room.h"
+#include "stillmap/checkpoint/base/host_room.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::costs {

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <string>
 
-#include "stillmap/checkpoint/common/internal/host_room.h"
+#include "stillmap/checkpoint/base/host_room.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/context.h"
 

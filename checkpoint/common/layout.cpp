@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "stillmap/checkpoint/common/internal/selection.h"
+#include "stillmap/checkpoint/common/selection.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/remap.h"

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "stillmap/checkpoint/common/internal/wait_idle.h"
+#include "stillmap/checkpoint/common/wait_idle.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/remap.h"

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "stillmap/checkpoint/common/internal/tag_lease.h"
-#include "stillmap/checkpoint/common/internal/wait_idle.h"
+#include "stillmap/checkpoint/common/tag_lease.h"
+#include "stillmap/checkpoint/common/wait_idle.h"
 #include "stillmap/checkpoint/handoff/internal/ownership_word.h"
 #include "stillmap/checkpoint/handoff/internal/process_end.h"
 #include "stillmap/checkpoint/handoff/internal/session.h"

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <thread>
 
-#include "stillmap/checkpoint/common/internal/tag_lease.h"
-#include "stillmap/checkpoint/common/internal/wait_idle.h"
+#include "stillmap/checkpoint/common/tag_lease.h"
+#include "stillmap/checkpoint/common/wait_idle.h"
 #include "stillmap/checkpoint/image/image_set.h"
 #include "stillmap/checkpoint/migration/internal/precopy.h"
 #include "stillmap/checkpoint/migration/internal/progress_reporter.h"

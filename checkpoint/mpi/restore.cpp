@@ -1,7 +1,7 @@
 #include "stillmap/checkpoint/base/file_error.h"
 #include "stillmap/checkpoint/image/parts.h"
 #include "stillmap/checkpoint/mpi/internal/collective.h"
-#include "stillmap/checkpoint/snapshot/internal/restore_operation.h"
+#include "stillmap/checkpoint/snapshot/restore_operation.h"
 
 namespace stillmap::mpi {
 namespace {

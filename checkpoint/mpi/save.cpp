@@ -3,12 +3,12 @@
 #include <memory>
 
 #include "stillmap/checkpoint/base/file_error.h"
-#include "stillmap/checkpoint/common/internal/wait_idle.h"
+#include "stillmap/checkpoint/common/wait_idle.h"
 #include "stillmap/checkpoint/image/parts.h"
 #include "stillmap/checkpoint/image/read_superblock.h"
 #include "stillmap/checkpoint/image/set_writer.h"
 #include "stillmap/checkpoint/mpi/internal/collective.h"
-#include "stillmap/checkpoint/snapshot/internal/save_operation.h"
+#include "stillmap/checkpoint/snapshot/save_operation.h"
 
 namespace stillmap::mpi {
 namespace {

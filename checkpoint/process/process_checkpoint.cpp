@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "stillmap/checkpoint/common/internal/wait_idle.h"
+#include "stillmap/checkpoint/common/wait_idle.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"

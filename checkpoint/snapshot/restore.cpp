@@ -1,10 +1,10 @@
 #include <utility>
 
 #include "stillmap/checkpoint/base/file_error.h"
-#include "stillmap/checkpoint/common/internal/page_factory.h"
-#include "stillmap/checkpoint/common/internal/staging_mapping.h"
+#include "stillmap/checkpoint/common/page_factory.h"
+#include "stillmap/checkpoint/common/staging_mapping.h"
 #include "stillmap/checkpoint/snapshot/internal/contents_reader.h"
-#include "stillmap/checkpoint/snapshot/internal/restore_operation.h"
+#include "stillmap/checkpoint/snapshot/restore_operation.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 

@@ -3,7 +3,7 @@
 #include "stillmap/checkpoint/base/file_error.h"
 #include "stillmap/checkpoint/image/parts.h"
 #include "stillmap/checkpoint/snapshot/internal/all_or_none.h"
-#include "stillmap/checkpoint/snapshot/internal/restore_operation.h"
+#include "stillmap/checkpoint/snapshot/restore_operation.h"
 #include "stillmap/checkpoint/snapshot/set.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"

@@ -1,7 +1,8 @@
 #include "stillmap/checkpoint/base/parallel_for.h"
-#include "stillmap/checkpoint/common/internal/wait_idle.h"
-#include "stillmap/checkpoint/snapshot/internal/layout_manifest.h"
-#include "stillmap/checkpoint/snapshot/internal/save_operation.h"
+#include "stillmap/checkpoint/common/wait_idle.h"
+#include "stillmap/checkpoint/snapshot/internal/device_contents.h"
+#include "stillmap/checkpoint/snapshot/layout_manifest.h"
+#include "stillmap/checkpoint/snapshot/save_operation.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 

@@ -2,11 +2,11 @@
 #include <chrono>
 
 #include "stillmap/checkpoint/base/file_error.h"
-#include "stillmap/checkpoint/common/internal/wait_idle.h"
+#include "stillmap/checkpoint/common/wait_idle.h"
 #include "stillmap/checkpoint/image/parts.h"
 #include "stillmap/checkpoint/image/set_writer.h"
 #include "stillmap/checkpoint/snapshot/internal/all_or_none.h"
-#include "stillmap/checkpoint/snapshot/internal/save_operation.h"
+#include "stillmap/checkpoint/snapshot/save_operation.h"
 #include "stillmap/checkpoint/snapshot/set.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"

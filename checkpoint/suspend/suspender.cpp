@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <map>
 
-#include "stillmap/checkpoint/common/internal/selection.h"
-#include "stillmap/checkpoint/common/internal/tag_lease.h"
-#include "stillmap/checkpoint/common/internal/wait_idle.h"
+#include "stillmap/checkpoint/common/selection.h"
+#include "stillmap/checkpoint/common/tag_lease.h"
+#include "stillmap/checkpoint/common/wait_idle.h"
 #include "stillmap/checkpoint/suspend/internal/backing_store.h"
 #include "stillmap/checkpoint/suspend/internal/resumption.h"
 #include "stillmap/vmm/base/host_memory.h"

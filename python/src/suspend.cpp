@@ -11,8 +11,8 @@
 #include "python/src/gil.h"
 #include "python/src/paths.h"
 #include "python/src/text.h"
-#include "stillmap/checkpoint/common/internal/host_memory.h"
-#include "stillmap/checkpoint/common/internal/host_room.h"
+#include "stillmap/checkpoint/base/host_room.h"
+#include "stillmap/checkpoint/common/host_memory.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
 #include "stillmap/vmm/base/try.h"
 

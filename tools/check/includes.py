@@ -6,8 +6,9 @@ bench, examples, python and tests, with libraries of their own that are not inst
 hostcuda stands alone. The rules:
 
   arrow      a file includes only its own module and those that its module may use
-  internal   a header of an internal folder is included by its own top-level module only (and by
-             tests, benchmarks, the command and the Python module), and never by a header that is installed
+  internal   a header of an internal folder is included by its own module only, and by modules in that
+             module's folder; never by a header that is installed. Of the programs, tests, benchmarks,
+             the command and the Python module may include it
   driver     <cuda.h> is included by vmm/driver, hostcuda, tests and benchmarks only
   spelling   a header that is installed is included as "stillmap/<path>"; each that is named exists
   first      a source includes the header of its own name first, which proves that the header compiles
@@ -156,8 +157,8 @@ def check_includes(tree, path):
         if library and tree.is_internal(target):
             if tree.is_installed(path):
                 yield where + "an installed header must not include an internal one (%s)" % include
-            elif top not in (target.split("/")[0], "tests", "bench", "tools", "python"):
-                yield where + "%s is internal to %s" % (include, target.split("/")[0])
+            elif not path.startswith(target_module + "/") and top not in ("tests", "bench", "tools", "python"):
+                yield where + "%s is internal to %s" % (include, target_module)
 
 
 def unit(path):
@@ -218,6 +219,8 @@ def check_tree(root):
 PLANTED = (
     "vmm/base/units.h", "vmm/base/error.h", "vmm/device.h", "vmm/base/try.h", "vmm/internal/state.h",
     "vmm/driver/table.h", "allocators/a.h", "allocators/internal/i.h", "bench/replay/r.h",
+    "allocators/torch/internal/i.h", "checkpoint/base/b.h", "checkpoint/base/internal/i.h",
+    "checkpoint/image/internal/i.h",
     "checkpoint/common/c.h", "checkpoint/common/internal/c.h", "checkpoint/suspend/s.h",
     "checkpoint/image/reader.h", "checkpoint/snapshot/s.h", "checkpoint/handoff/h.h",
     "checkpoint/migration/m.h", "checkpoint/control/c.h", "checkpoint/process/p.h",
@@ -259,6 +262,9 @@ CASES = (
     ({"checkpoint/image/b.h": '#include "stillmap/vmm/base/error.h"'}, None),
     ({"checkpoint/image/b.cpp": '#include "stillmap/vmm/base/try.h"'}, None),
     ({"checkpoint/image/b.h": '#include "stillmap/vmm/device.h"'}, "checkpoint/image must not include vmm"),
+    ({"checkpoint/image/b.h": '#include "stillmap/checkpoint/base/b.h"'}, None),
+    ({"checkpoint/base/c.h": '#include "stillmap/vmm/device.h"'}, "checkpoint/base must not include vmm"),
+    ({"checkpoint/base/c.h": '#include "stillmap/checkpoint/image/reader.h"'}, "checkpoint/base must not include checkpoint/image"),
     ({"checkpoint/image/b.h": '#include "stillmap/checkpoint/common/c.h"'}, "must not include checkpoint/common"),
     ({"checkpoint/snapshot/b.h": '#include "stillmap/checkpoint/image/reader.h"'}, None),
     ({"checkpoint/snapshot/b.cpp": "#include <hostcuda/hostcuda.h>"}, "must not include hostcuda"),
@@ -293,7 +299,14 @@ CASES = (
     ({"allocators/b.cpp": '#include "stillmap/vmm/base/try.h"'}, None),
     ({"allocators/internal/b.h": '#include "stillmap/vmm/base/try.h"'}, None),
     ({"checkpoint/image/b.cpp": '#include "stillmap/allocators/internal/i.h"'}, "is internal to allocators"),
-    ({"checkpoint/suspend/b.cpp": '#include "stillmap/checkpoint/common/internal/c.h"'}, None),
+    ({"checkpoint/suspend/b.cpp": '#include "stillmap/checkpoint/common/internal/c.h"'}, "is internal to checkpoint/common"),
+    ({"checkpoint/suspend/internal/b.cpp": '#include "stillmap/checkpoint/common/internal/c.h"'}, "is internal to checkpoint/common"),
+    ({"checkpoint/common/b.cpp": '#include "stillmap/checkpoint/common/internal/c.h"'}, None),
+    ({"checkpoint/image/b.cpp": '#include "stillmap/checkpoint/base/internal/i.h"'}, "is internal to checkpoint/base"),
+    ({"checkpoint/migration/b.cpp": '#include "stillmap/checkpoint/image/internal/i.h"'}, "is internal to checkpoint/image"),
+    ({"allocators/torch/b.cpp": '#include "stillmap/allocators/internal/i.h"'}, None),
+    ({"allocators/b.cpp": '#include "stillmap/allocators/torch/internal/i.h"'}, "allocators must not include allocators/torch"),
+    ({"tests/allocators/b_test.cpp": '#include "stillmap/allocators/internal/i.h"'}, None),
     ({"tools/stillmap/b.cpp": '#include "stillmap/vmm/base/try.h"'}, None),
     ({"examples/b.cpp": '#include "stillmap/vmm/internal/state.h"'}, "is internal to vmm"),
     ({"python/src/b.cpp": '#include "stillmap/vmm/base/try.h"'}, None),

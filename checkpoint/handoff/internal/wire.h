@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "stillmap/checkpoint/common/internal/layout_wire.h"
+#include "stillmap/checkpoint/common/layout_wire.h"
 
 namespace stillmap::handoff {
 

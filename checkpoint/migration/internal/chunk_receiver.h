@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "stillmap/checkpoint/common/internal/batch_copier.h"
-#include "stillmap/checkpoint/common/internal/host_memory.h"
+#include "stillmap/checkpoint/common/batch_copier.h"
+#include "stillmap/checkpoint/common/host_memory.h"
 #include "stillmap/checkpoint/migration/internal/destination_memory.h"
 #include "stillmap/checkpoint/migration/internal/wire.h"
 #include "stillmap/checkpoint/migration/transport.h"
-#include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
+#include "stillmap/checkpoint/snapshot/chunk_digests.h"
 
 namespace stillmap::migration {
 

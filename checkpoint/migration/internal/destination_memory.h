@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "stillmap/checkpoint/common/internal/page_factory.h"
-#include "stillmap/checkpoint/common/internal/staging_mapping.h"
+#include "stillmap/checkpoint/common/page_factory.h"
 #include "stillmap/checkpoint/common/restored_memory.h"
+#include "stillmap/checkpoint/common/staging_mapping.h"
 #include "stillmap/checkpoint/migration/internal/wire.h"
 #include "stillmap/vmm/base/mutex.h"
 

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "stillmap/checkpoint/common/internal/batch_copier.h"
-#include "stillmap/checkpoint/common/internal/host_memory.h"
+#include "stillmap/checkpoint/common/batch_copier.h"
+#include "stillmap/checkpoint/common/host_memory.h"
 #include "stillmap/checkpoint/migration/internal/copy_round.h"
 #include "stillmap/checkpoint/migration/internal/source_memory.h"
 #include "stillmap/checkpoint/migration/internal/wire.h"

@@ -11,7 +11,7 @@
 #include "stillmap/checkpoint/common/layout.h"
 #include "stillmap/checkpoint/image/digest.h"
 #include "stillmap/checkpoint/migration/internal/wire.h"
-#include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
+#include "stillmap/checkpoint/snapshot/chunk_digests.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/base/mutex.h"
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "stillmap/checkpoint/common/internal/layout_wire.h"
+#include "stillmap/checkpoint/common/layout_wire.h"
 #include "stillmap/checkpoint/image/digest.h"
 #include "stillmap/checkpoint/migration/record.h"
 #include "stillmap/checkpoint/migration/transport.h"

@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "stillmap/checkpoint/base/parallel_for.h"
-#include "stillmap/checkpoint/common/internal/batch_copier.h"
-#include "stillmap/checkpoint/common/internal/host_memory.h"
+#include "stillmap/checkpoint/common/batch_copier.h"
+#include "stillmap/checkpoint/common/host_memory.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/try.h"

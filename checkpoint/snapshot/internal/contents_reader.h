@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "stillmap/checkpoint/image/reader.h"
-#include "stillmap/checkpoint/snapshot/internal/layout_manifest.h"
+#include "stillmap/checkpoint/snapshot/layout_manifest.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 
 namespace stillmap::snapshot {

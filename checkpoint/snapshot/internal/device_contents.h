@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "stillmap/checkpoint/common/internal/batch_copier.h"
+#include "stillmap/checkpoint/common/batch_copier.h"
 #include "stillmap/checkpoint/common/layout.h"
 #include "stillmap/checkpoint/image/writer.h"
 #include "stillmap/checkpoint/snapshot/internal/digest_prefetch.h"

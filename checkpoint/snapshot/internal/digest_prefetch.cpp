@@ -4,7 +4,7 @@
 #include <span>
 #include <system_error>
 
-#include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
+#include "stillmap/checkpoint/snapshot/chunk_digests.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/start_thread.h"
 #include "stillmap/vmm/base/try.h"

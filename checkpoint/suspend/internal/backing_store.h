@@ -5,8 +5,8 @@
 #include <span>
 #include <string>
 
-#include "stillmap/checkpoint/common/internal/batch_copier.h"
-#include "stillmap/checkpoint/common/internal/host_memory.h"
+#include "stillmap/checkpoint/common/batch_copier.h"
+#include "stillmap/checkpoint/common/host_memory.h"
 #include "stillmap/checkpoint/suspend/internal/scratch_file.h"
 
 namespace stillmap::checkpoint {

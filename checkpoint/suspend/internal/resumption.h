@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "stillmap/checkpoint/common/internal/selection.h"
+#include "stillmap/checkpoint/common/selection.h"
 
 namespace stillmap::checkpoint {
 

@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "stillmap/checkpoint/common/internal/host_room.h"
+#include "stillmap/checkpoint/base/host_room.h"
 #include "stillmap/vmm/base/file_size_limit.h"
 #include "stillmap/vmm/base/try.h"
 

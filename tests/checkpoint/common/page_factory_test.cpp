@@ -1,5 +1,5 @@
 // Whether a device can hold the pages of a layout.
-#include "stillmap/checkpoint/common/internal/page_factory.h"
+#include "stillmap/checkpoint/common/page_factory.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
 // Selections: what select() finds under a tag, and the runs and pieces that are copied from it.
-#include "stillmap/checkpoint/common/internal/selection.h"
+#include "stillmap/checkpoint/common/selection.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "stillmap/checkpoint/common/internal/batch_copier.h"
+#include "stillmap/checkpoint/common/batch_copier.h"
 #include "tests/support/buffer_test.h"
 
 namespace stillmap::checkpoint {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "stillmap/checkpoint/common/internal/layout_wire.h"
+#include "stillmap/checkpoint/common/layout_wire.h"
 #include "stillmap/checkpoint/common/restored_memory.h"
 #include "stillmap/checkpoint/handoff/internal/wire.h"
 #include "stillmap/vmm/page_pool.h"

@@ -1,5 +1,5 @@
 // Digests computed by the device, and the arithmetic of its kernel on the host.
-#include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
+#include "stillmap/checkpoint/snapshot/chunk_digests.h"
 
 #include <gtest/gtest.h>
 #include <hostcuda/hostcuda.h>

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
+#include "stillmap/checkpoint/snapshot/chunk_digests.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/hostcuda_control.h"
 

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <string>
 
-#include "stillmap/checkpoint/common/internal/host_room.h"
+#include "stillmap/checkpoint/base/host_room.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/effort.h"

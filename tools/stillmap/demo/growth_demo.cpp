@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <optional>
 
-#include "stillmap/checkpoint/common/internal/host_room.h"
+#include "stillmap/checkpoint/base/host_room.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/demo/demo_commands.h"

@@ -20,7 +20,7 @@
 
 #include "stillmap/checkpoint/migration/credentials.h"
 #include "stillmap/checkpoint/migration/tls.h"
-#include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
+#include "stillmap/checkpoint/snapshot/chunk_digests.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/growable_buffer.h"

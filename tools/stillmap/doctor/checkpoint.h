@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "stillmap/checkpoint/common/internal/host_room.h"
+#include "stillmap/checkpoint/base/host_room.h"
 #include "stillmap/vmm/device.h"
 
 namespace stillmap::tool {

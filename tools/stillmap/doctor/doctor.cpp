@@ -8,7 +8,7 @@
 #include <fstream>
 #include <vector>
 
-#include "stillmap/checkpoint/common/internal/host_room.h"
+#include "stillmap/checkpoint/base/host_room.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/cli/commands.h"
 #include "tools/stillmap/common/json.h"

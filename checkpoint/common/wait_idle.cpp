@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/common/internal/wait_idle.h"
+#include "stillmap/checkpoint/common/wait_idle.h"
 
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/context.h"

@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/snapshot/internal/chunk_digests.h"
+#include "stillmap/checkpoint/snapshot/chunk_digests.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/common/internal/layout_wire.h"
+#include "stillmap/checkpoint/common/layout_wire.h"
 
 #include "stillmap/checkpoint/base/wire_format.h"
 

@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/common/internal/page_factory.h"
+#include "stillmap/checkpoint/common/page_factory.h"
 
 #include <algorithm>
 #include <iterator>

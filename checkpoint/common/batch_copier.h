@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "stillmap/checkpoint/common/internal/selection.h"
+#include "stillmap/checkpoint/common/selection.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap::checkpoint {

@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/common/internal/tag_lease.h"
+#include "stillmap/checkpoint/common/tag_lease.h"
 
 #include <algorithm>
 #include <map>

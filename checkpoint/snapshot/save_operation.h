@@ -1,4 +1,5 @@
-// One save, in steps: describe the memory, then write the image.
+// One save, in steps: describe the memory, then write the image. For jobs whose processes agree after each
+// step, as mpi::save does; snapshot::save() takes them all.
 #pragma once
 
 #include <memory>
@@ -6,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/checkpoint/common/internal/tag_lease.h"
-#include "stillmap/checkpoint/snapshot/internal/device_contents.h"
+#include "stillmap/checkpoint/common/tag_lease.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 
 namespace stillmap::snapshot {
 
+// Threads: externally synchronised.
 class save_operation {
  public:
   // Reads the layout of the memory from the ledger.

@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/common/internal/selection.h"
+#include "stillmap/checkpoint/common/selection.h"
 
 #include <atomic>
 #include <unordered_map>

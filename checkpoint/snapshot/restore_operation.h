@@ -1,15 +1,17 @@
-// One restore, in steps. Any step can fail; destroying the operation undoes the earlier ones.
+// One restore, in steps. Any step can fail; destroying the operation undoes the earlier ones. For jobs
+// whose processes agree after each step, as mpi::restore does; snapshot::restore() takes them all.
 #pragma once
 
 #include <optional>
 #include <vector>
 
 #include "stillmap/checkpoint/image/reader.h"
-#include "stillmap/checkpoint/snapshot/internal/layout_manifest.h"
+#include "stillmap/checkpoint/snapshot/layout_manifest.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 
 namespace stillmap::snapshot {
 
+// Threads: externally synchronised.
 class restore_operation {
  public:
   // Selects the memory, and checks that the device could hold it. Changes nothing.

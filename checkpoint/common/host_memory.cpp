@@ -1,8 +1,8 @@
-#include "stillmap/checkpoint/common/internal/host_memory.h"
+#include "stillmap/checkpoint/common/host_memory.h"
 
 #include <sys/resource.h>
 
-#include "stillmap/checkpoint/common/internal/host_room.h"
+#include "stillmap/checkpoint/base/host_room.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/context.h"
 

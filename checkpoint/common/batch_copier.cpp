@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/common/internal/batch_copier.h"
+#include "stillmap/checkpoint/common/batch_copier.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // Which limit of host memory is the smallest, on machines made of files.
-#include "stillmap/checkpoint/common/internal/host_room.h"
+#include "stillmap/checkpoint/base/host_room.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

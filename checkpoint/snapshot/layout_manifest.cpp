@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/snapshot/internal/layout_manifest.h"
+#include "stillmap/checkpoint/snapshot/layout_manifest.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/common/internal/host_room.h"
+#include "stillmap/checkpoint/base/host_room.h"
 
 #include <fcntl.h>
 #include <unistd.h>

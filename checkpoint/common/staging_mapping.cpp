@@ -1,4 +1,4 @@
-#include "stillmap/checkpoint/common/internal/staging_mapping.h"
+#include "stillmap/checkpoint/common/staging_mapping.h"
 
 #include <algorithm>
 #include <cstddef>
