@@ -170,10 +170,7 @@ class allocator_core {
   result<extent *> extend_by_pages(arena &a, const block_request &r, effort level)
       STILLMAP_REQUIRES(growth_mutex_);
   std::size_t ceiling() const;
-  void pack_all(bool repeating_too) STILLMAP_REQUIRES(growth_mutex_);
-  void pack_if_tight(arena &a, bool created) STILLMAP_REQUIRES(growth_mutex_);
-  bool is_all_but_full(const arena &a, bool created) STILLMAP_REQUIRES(growth_mutex_);
-  void choose_placement(arena &a) STILLMAP_REQUIRES(growth_mutex_);
+  void age_moved(arena &a) STILLMAP_REQUIRES(growth_mutex_);
   std::optional<extent_map::carved_extent> carve(arena &a, const block_request &r, effort level)
       STILLMAP_REQUIRES(growth_mutex_);
   status reserve_addresses(arena &a, std::size_t bytes, address_zone zone)
@@ -201,7 +198,7 @@ class allocator_core {
   void drop_aliases_if_fragmented(arena &a) STILLMAP_REQUIRES(growth_mutex_);
   bool drop_aliases(arena &a) STILLMAP_REQUIRES(growth_mutex_);
   bool lends(const arena &a) const STILLMAP_REQUIRES(growth_mutex_);
-  void recall_lent_pages() STILLMAP_REQUIRES(growth_mutex_);
+  void note_short_of_memory() STILLMAP_REQUIRES(growth_mutex_);
   void *allocate_at_lent(arena &a, const block_request &r) STILLMAP_REQUIRES(growth_mutex_);
   void return_lent(arena &a, const block_request &r) STILLMAP_REQUIRES(growth_mutex_);
 

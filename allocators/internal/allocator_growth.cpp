@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "stillmap/allocators/internal/allocator_core.h"
+#include "stillmap/allocators/internal/room.h"
 #include "stillmap/allocators/internal/thread_stream.h"
 #include "stillmap/vmm/base/try.h"
 
@@ -21,9 +22,6 @@ constexpr std::uint64_t moved_half_life = 1 << 20;
 constexpr std::uint64_t few_aliases_from = 6;
 constexpr std::uint64_t arenas_with_ample_addresses = 8;
 constexpr std::size_t first_reservation = std::size_t{64} << 20;  // of the arenas after those
-// Memory is all but used up where less than this part of it is left, and little more than a program needs
-// where it exceeds the peak of live bytes by less than that part.
-constexpr std::size_t little_left = 400, little_more = 40;
 // Free memory, by the peak of live bytes, beyond which pages are moved whatever has moved before: of a
 // program that does not repeat itself, and of a loop on several streams.
 constexpr double most_tolerated = 0.75, most_of_loops = 64;
@@ -144,19 +142,12 @@ result<void *> allocator_core::find_memory(arena &a, const block_request &r, boo
   return found;
 }
 
-// Packs a program that does not repeat itself and has moved half its memory.
-void allocator_core::choose_placement(arena &a) {
+void allocator_core::age_moved(arena &a) {
   const lock_guard lock(a.lock);
   const std::uint64_t allocations = a.counted().allocations;
-  if (allocations - a.halved_at > moved_half_life) {
-    a.moved /= 2;
-    a.halved_at = allocations;
-    a.tight = false;
-  }
-  if (arenas_.size() != 1) a.tight = false;
-  if (a.packed() || a.repeats || a.moved * page() <= a.extents.committed_bytes() / 2) return;
-  a.pack();
-  a.moved = 0;  // what it moved between places does not tell what it will move
+  if (allocations - a.halved_at <= moved_half_life) return;
+  a.moved /= 2;
+  a.halved_at = allocations;
 }
 
 // A program that does not repeat itself maps its pages at ever more addresses, and aliases fragment
@@ -167,7 +158,7 @@ void allocator_core::drop_aliases_if_fragmented(arena &a) {
     const bool trusted =
         a.moved * page() <= few_aliases_from * a.extents.committed_bytes() || !a.pattern.varies();
     std::size_t most = trusted ? max_alias_ratio * a.extents.committed_bytes() + GiB : GiB / 4;
-    if (a.repeats) most = std::max(most, aliases_of_loops * page());
+    if (a.repeats()) most = std::max(most, aliases_of_loops * page());
     if (a.extents.aliased_bytes() <= most) return;
   }
   drop_aliases(a);  // fails while the stream captures; a later growth tries again
@@ -175,7 +166,7 @@ void allocator_core::drop_aliases_if_fragmented(arena &a) {
 
 // Carves addresses, collects the pages they lack and maps them: all of it, or nothing.
 result<extent *> allocator_core::extend(arena &a, const block_request &r, effort level) {
-  choose_placement(a);
+  age_moved(a);
   drop_aliases_if_fragmented(a);
   if (in_chunks()) return extend_by_chunk(a, r, level);
   auto made = extend_by_pages(a, r, level);
@@ -208,7 +199,7 @@ result<extent *> allocator_core::extend_by_pages(arena &a, const block_request &
   if (!s) {
     put_back(supply);
     const lock_guard lock(a.lock);
-    a.abandon(*place);
+    a.extents.abandon(*place);
     return tl::unexpected<error>(s.error());
   }
   notify_grown(a, *place, supply);
@@ -218,59 +209,15 @@ result<extent *> allocator_core::extend_by_pages(arena &a, const block_request &
   extent *block = nullptr;
   {
     const lock_guard lock(a.lock);
-    block = a.commit(*place);
+    block = a.extents.commit(*place);
     a.moved += supply.moved_pages;
   }
   note_peaks(live() + static_cast<std::size_t>(r.bytes));
-  pack_if_tight(a, !supply.created.empty());
   return block;
 }
 
-// ---- packing ----
-
 std::size_t allocator_core::ceiling() const {
   return std::min(limit.load(), device_.total_memory().bytes());
-}
-
-// Placements of sizes leave more free memory in parts of pages than packed blocks do. Where there is little
-// more than the program needs, a loop has placements by state instead, which take longer to find. `created`:
-// the growth has created pages.
-void allocator_core::pack_if_tight(arena &a, bool created) {
-  // With several streams, free memory says little: the pages of one are lent to others.
-  if (arenas_.size() != 1) return;
-  const std::size_t most = ceiling(), needed = live_peak_;
-  if (most >= needed + needed / little_more && !is_all_but_full(a, created)) return;
-  const lock_guard lock(a.lock);
-  a.tight = true;
-  a.pack();
-}
-
-bool allocator_core::is_all_but_full(const arena &a, bool created) {
-  const std::size_t most = ceiling(), held = committed();
-  if (held / little_left < page()) return false;  // parts of a page say little, too
-  std::size_t free = 0;
-  bool packed = false;
-  {
-    const lock_guard lock(a.lock);
-    packed = a.packed();
-    free = a.extents.free_pages() * page() + static_cast<std::size_t>(a.cached_bytes());
-  }
-  if (free >= most / little_left) return false;
-  std::size_t room = most - std::min(most, held);
-  // Others may use the device, too. A loop grows seldom, so that it can be asked.
-  if (created && !packed) {
-    if (const auto now = device_.memory()) room = std::min(room, now->free.bytes());
-  }
-  const std::size_t part = packed ? 2 * little_left : little_left;
-  return free + room < (held + room) / part;
-}
-
-// Memory is short: packs the arenas of programs that are not known to repeat themselves, or all.
-void allocator_core::pack_all(bool repeating_too) {
-  for (const auto &a : arenas_) {
-    const lock_guard lock(a->lock);
-    if (repeating_too || !a->repeats) a->pack();
-  }
 }
 
 // ---- addresses ----
@@ -331,7 +278,7 @@ status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
       std::max(live_peak_.load(), live() + pinned_free_bytes() + pages * page());
   const std::size_t soft =
       std::min(soft_limit.load(),
-               peak + tolerated(peak, arenas_.size(), !a.now().packed, moved_bytes(), page()));
+               peak + tolerated(peak, arenas_.size(), a.now().repeats, moved_bytes(), page()));
   const std::size_t most = limit;
   const auto room = [&](std::size_t under) {
     return under > holding ? (under - holding) / page() : std::size_t{0};
@@ -344,7 +291,7 @@ status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
   };
   // The addresses of the arena's own free pages may be part of a graph.
   if (!supply.ordered_by_host) take(a);
-  if (missing > room(ceiling())) recall_lent_pages();
+  if (missing > room(ceiling()) || ceiling() < peak + peak / 40) note_short_of_memory();
   if (missing > freely) {
     for (const bool idle_ones : {true, false}) {
       for (const auto &other : arenas_) {
@@ -359,7 +306,6 @@ status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
   }
   if (missing == 0) return {};
   if (missing > room(most)) {
-    pack_all(level == effort::waiting);
     return make_error(errc::out_of_memory, "caching_allocator::allocate",
                       "the limit of the allocator would be exceeded", missing * page(), most,
                       error_unit::bytes);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "stillmap/allocators/internal/allocator_core.h"
+#include "stillmap/allocators/internal/room.h"
 #include "stillmap/allocators/internal/thread_stream.h"
 #include "stillmap/vmm/base/try.h"
 
@@ -68,10 +69,7 @@ status allocator_core::create(arena &a, std::size_t pages, page_supply &supply) 
   }
   if (!s) {
     // The rest of the device is in use by others.
-    if (s.error().code != std::errc::not_enough_memory) {
-      pack_all(false);
-      recall_lent_pages();
-    }
+    if (s.error().code != std::errc::not_enough_memory) note_short_of_memory();
     return s;
   }
   for (const page_ptr &p : supply.created) {
@@ -138,7 +136,7 @@ status allocator_core::map(const extent_map::carved_extent &place, page_supply &
 void allocator_core::put_back(page_supply &supply) noexcept {
   for (taken_pages &t : supply.moved) {
     const lock_guard lock(t.from->lock);
-    for (extent *s : t.extents) t.from->put_back(s);
+    for (extent *s : t.extents) t.from->extents.put_back(s);
   }
 }
 
@@ -169,7 +167,6 @@ void allocator_core::release_old_mappings(arena &a, const extent_map::carved_ext
         }
         to += bytes;
       }
-      if (stay) t.from->have_become_aliased();
     }
     if (stay) continue;
     give_up(t.extents, t.idle);
@@ -186,33 +183,31 @@ bool allocator_core::lends(const arena &a) const {
   return a.lends();
 }
 
-// Memory is short, so that pages will not be created instead.
-void allocator_core::recall_lent_pages() {
-  if (arenas_.size() == 1 || arenas_.size() > all_arena_locks::most_in_growth) return;
+void allocator_core::note_short_of_memory() {
   for (const auto &a : arenas_) {
     const lock_guard lock(a->lock);
-    a->recall_lent_pages(true);
+    a->set_short_of_memory();
   }
 }
 
 // Returns lent pages to the first placement for the request to which they can return, behind the work
 // that used them. nullptr: there is none before one that needs no such pages.
 void *allocator_core::allocate_at_lent(arena &a, const block_request &r) {
+  if (arenas_.size() > all_arena_locks::most_in_growth) return nullptr;
   {
     const lock_guard lock(a.lock);
-    if (arenas_.size() > all_arena_locks::most_in_growth) a.recall_lent_pages(false);
     if (!a.wants_lent(r)) return nullptr;
   }
   if (!capturing(a)) return_lent(a, r);  // a pinned arena has lent none
   const lock_guard lock(a.lock);
-  return a.allocate_at_placement(r);
+  return a.allocate_at_remembered(r);
 }
 
 void allocator_core::return_lent(arena &a, const block_request &r) {
-  std::vector<arena::lent_pages> pages;
+  std::vector<arena::recall> pages;
   {
     const all_arena_locks held(arenas_);
-    pages = a.find_lent(r, addresses_, held);
+    pages = a.find_lent(r, {addresses_, held});
     if (pages.empty()) return;
     arena::take_lent(pages, held);
   }
@@ -223,7 +218,7 @@ void allocator_core::return_lent(arena &a, const block_request &r) {
   try {
     const stream_ref user = thread_stream::handle_of(a.now().stream);
     std::array<bool, all_arena_locks::most_in_growth> ordered{};
-    for (const arena::lent_pages &p : pages) {
+    for (const arena::recall &p : pages) {
       if (std::exchange(ordered[p.in->id - 1], true)) continue;
       const auto after = fence_after(*p.in);
       // A capture began on that stream: there are other pages.

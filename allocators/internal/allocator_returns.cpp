@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "stillmap/allocators/internal/allocator_core.h"
+#include "stillmap/allocators/internal/room.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
@@ -174,7 +175,7 @@ status allocator_core::retire(const char *op, arena &a, std::size_t pages,
       }
       outcome = gone;
       const lock_guard lock(a.lock);
-      a.put_back(s);
+      a.extents.put_back(s);
       return true;
     });
     if (t.extents.empty()) continue;

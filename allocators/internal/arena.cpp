@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <new>
 
+#include "stillmap/allocators/internal/arena_locks.h"
+#include "stillmap/allocators/internal/room.h"
+
 namespace stillmap {
 
 // ---- the slow path of allocation ----
@@ -15,33 +18,28 @@ void *arena::allocate(const block_request &r) {
 }
 
 void *arena::allocate_not_reused(const block_request &r) {
-  const bool has_placements = r.alignment == allocation_granule && r.bytes > slab::largest_block;
-  if (has_placements && last_bin_ != nullptr) {
-    if (extent *const s = last_bin_->front) {  // not in the table
-      enter_in_table(*s);
-      take_cached(*s);
-      return hand_out(*s, r);
-    }
-  }
   add_to_pattern(r);
-  if (has_placements) {
-    if (extent *const s = first_available(r, at_lent::stop)) return enter(s, r);
-  }
   const block_request wanted = growth_for(r);
-  extent *s = remembers_state() ? claim_by_state(wanted) : nullptr;
-  if (s == nullptr) s = find_extent(wanted, search_in::own_zone, at_lent::stop);
+  bool lent = false;
+  extent *s = claim_remembered(wanted, lent);
+  if (s == nullptr && !lent && r.alignment == allocation_granule) s = find_cached(wanted.bytes);
+  if (s == nullptr && !lent) s = find_extent(wanted, search_in::own_zone);
   if (s == nullptr) return nullptr;
   return r.small() ? enter_slab(s, r) : enter(s, r);
 }
 
 inline void arena::add_to_pattern(const block_request &r) {
+  if (in_chunks_) return;
   if (!pattern.add(counters_.live, counters_.allocations - counters_.frees, r.bytes)) return;
-  if (pattern.varies()) repeats = false;
-  if (!pattern.repeats()) return;
-  repeats = true;
-  if (!packed_ || tight || in_chunks_) return;
-  unpack();
+  if (repeats_ ? pattern.varies() : pattern.repeats()) set_repeats(!repeats_);
+}
+
+// What it moved until then does not tell what it will move.
+void arena::set_repeats(bool on) {
+  flush();
+  repeats_ = on;
   moved = 0;
+  if (!on) loop_.forget_all();
 }
 
 void *arena::allocate_best_fit(const block_request &r, bool whole, search_in where) {
@@ -50,22 +48,32 @@ void *arena::allocate_best_fit(const block_request &r, bool whole, search_in whe
     if (slab *const s = slabs_.first(static_cast<std::size_t>(r.bytes)))
       return allocate_in_slab(*s, r);
   }
-  extent *const s = find_extent(whole ? r : growth_for(r), where, at_lent::skip);
+  extent *const s = find_extent(whole ? r : growth_for(r), where);
   if (s == nullptr) return nullptr;
   return r.small() && !whole ? enter_slab(s, r) : enter(s, r);
 }
 
-// The first available placement of that size, otherwise a new one in free memory; then the same
-// again after everything cached for other sizes was merged.
-extent *arena::find_extent(const block_request &r, search_in where, at_lent lent) {
+// A cached extent of exactly that size, the one at the lowest address. A loop whose blocks stay whole is
+// served in the shortest time.
+extent *arena::find_cached(std::uint64_t bytes) {
+  if (cached_bytes_ == 0) return nullptr;
+  cached_.sort([](const extent &s) { return s.bytes; });
+  extent *best = nullptr;
+  cached_.each_in_bin(bytes, [&](extent &s) {
+    if (s.bytes == bytes && (best == nullptr || s.begin < best->begin)) best = &s;
+  });
+  if (best != nullptr) uncache(*best);
+  return best;
+}
+
+// In free memory, then in what was cached, too, which is merged for that. Where memory is short it is merged
+// at once: blocks lie more densely, and fewer are found whole.
+extent *arena::find_extent(const block_request &r, search_in where) {
   const address_zone own = zone_of(r.bytes);
+  if (short_of_memory_) flush();
   for (const bool again : {false, true}) {
     if (again && cached_bytes_ == 0 && !empty_slabs_) break;
     if (again) flush();
-    if (r.alignment == allocation_granule) {
-      if (extent *const s = find_cached_placement(r, lent)) return s;
-      if (lent == at_lent::stop && wants_lent(r)) return nullptr;
-    }
     if (extent *const s = extents.place(r.bytes, r.alignment, own)) return s;
     if (!zoned_ || where != search_in::all_zones) continue;
     const address_zone other =
@@ -75,146 +83,112 @@ extent *arena::find_extent(const block_request &r, search_in where, at_lent lent
   return nullptr;
 }
 
-[[gnu::always_inline]] inline extent *arena::first_available(const block_request &r, at_lent lent) {
-  if (packed_) return nullptr;  // it remembers none
-  size_bin *const of = bin_of(r.bytes);
-  if (of == nullptr) return nullptr;
-  extent *blocker = nullptr;
-  for (std::size_t i = of->first_open(); i != size_bin::none; i = of->first_open(i + 1)) {
-    // A live block often lies in several placements of a size.
-    const std::uint64_t begin = of->all[i].begin;
-    if (blocker != nullptr && begin < blocker->end() && blocker->begin < begin + of->bytes) {
-      of->wait(i, blocker->waiting, blocker);
-      continue;
+// ---- remembered places ----
+
+bool arena::begin_search(const block_request &r) {
+  if (!repeats_ || r.alignment != allocation_granule) return false;
+  loop_.begin_search(r.bytes, counters_.live, counters_.allocations - counters_.frees);
+  return true;
+}
+
+// `lent`: nullptr because a place lacks only lent pages, which can be fetched.
+extent *arena::claim_remembered(const block_request &r, bool &lent) {
+  if (!begin_search(r)) return nullptr;
+  for (const auto by : {loop_memory::by::addresses, loop_memory::by::amount}) {
+    const loop_memory::place *const p = loop_.find(by);
+    if (p == nullptr) continue;
+    const std::uint64_t begin = p->begin, end = begin + r.bytes;
+    extent *first = extents.at(begin, p->at);
+    if (first->cached && first->begin == begin && first->bytes == r.bytes) {
+      uncache(*first);
+      return first;
     }
-    if (extent *const s = of->cached_at(i)) {
-      take_cached(*s);
-      return s;
+    const availability now = examine(first, begin, end, nullptr);
+    lent = now == availability::lent && short_of_memory_;
+    if (lent) return nullptr;
+    if (now != availability::available) continue;
+    extents.expect_recalls(recalls_.size());
+    if (!recalls_.empty()) first = perform_recalls(first, begin);
+    for (extent *s = first;; s = s->next) {
+      if (s->cached) detach_cached(*s, begin);
+      if (end <= s->end()) break;
     }
-    if (extent *const s = claim(*of, i, blocker)) return s;
-    if (lent == at_lent::stop && of->is_open(i)) return nullptr;
+    return extents.place_at(first, begin, r.bytes);
   }
   return nullptr;
 }
 
-extent *arena::find_cached_placement(const block_request &r, at_lent lent) {
-  return first_available(r, lent);
-}
-
-// ---- placements by state ----
-
-extent *arena::claim_by_state(const block_request &r) {
-  if (r.alignment != allocation_granule) return nullptr;
-  const auto found =
-      state_placements_.find(r.bytes, counters_.live, counters_.allocations - counters_.frees);
-  for (const std::uint64_t begin : found) {
-    if (extent *const s = begin != 0 ? claim_at(begin, r.bytes) : nullptr) return s;
-  }
-  return nullptr;
-}
-
-// nullptr: not each part of it is free, or aliased to pages that are free at their owner's address.
-extent *arena::claim_at(std::uint64_t begin, std::uint64_t bytes) {
-  const std::uint64_t end = begin + bytes;
-  extent *first = extents.at(begin);
-  bool aliased = false;
-  for (const extent *s = first;; s = s->next) {
-    if (s == nullptr) return nullptr;
-    aliased = aliased || s->state == extent_state::aliased;
-    if (s->state != extent_state::aliased && s->state != extent_state::free) return nullptr;
-    if (end <= s->end()) break;
-  }
-  if (aliased && recall_blocker(*first, begin, end) != nullptr) return nullptr;
-  extents.expect_recalls(aliased ? recalls_.size() : 0);
-  if (aliased) first = perform_recalls(first, begin);
-  return extents.place_at(first, begin, bytes);
-}
-
-// ---- placements of sizes ----
-
-// Checks that all aliased pages of a placement can be recalled: each must be free at its owner's
-// address, the owner must lie outside the placement, and no two pages of the placement may be the
-// same. Then `recalls_` has the recalls to perform; otherwise returns the list to wait in.
-wait_list *arena::recall_blocker(const extent &first, std::uint64_t begin, std::uint64_t end) {
+// Whether the block at `begin` would need no driver call: `recalls_` has what must be recalled for it. With
+// `others`, lent pages can be recalled too. `first`: the extent at `begin`.
+arena::availability arena::examine(const extent *first, std::uint64_t begin, std::uint64_t end,
+                                   const held_arenas *others) {
   const std::uint64_t page = extents.page_bytes();
   const std::uint64_t low = begin & ~(page - 1), high = (end + page - 1) & ~(page - 1);
-  ++claims_;
+  const virtual_range place{device_address(low), static_cast<std::size_t>(high - low)};
+  ++examinations_;
   recalls_.clear();
-  for (const extent *s = &first; s != nullptr && s->begin < high; s = s->next) {
-    if (s->state != extent_state::aliased) continue;
-    const std::uint64_t last = std::min(high, s->end());
-    for (std::uint64_t at = std::max(low, s->begin); at < last;) {
-      if (!extents.contains(extents.owner_of(at))) return &want_lent_;
-      const extent_map::run there = extents.next_run(at, (last - at) / page, claims_, extents);
-      const std::uint64_t bytes = there.pages * page;
-      if (bytes == 0 || (there.owner < high && there.owner + bytes > low)) return &want_recall_;
-      if (wait_list *const list = run_blocker(at, there.owner, bytes)) return list;
-      at += bytes;
-    }
-  }
-  return nullptr;
-}
-
-wait_list *arena::run_blocker(std::uint64_t alias, std::uint64_t owner, std::uint64_t bytes) {
-  recall r{alias, owner, bytes, extents.at(owner), false};
-  for (extent *s = r.at;; s = s->next) {
-    if (wait_list *const list = blocker_of(*s)) return list;
-    r.cached = r.cached || s->cached;
-    if (owner + bytes <= s->end()) break;
-  }
-  recalls_.push_back(r);
-  return nullptr;
-}
-
-// A placement is available without a driver call if each part of it is free, cached, or aliased to
-// pages that are free at their owner's address. Otherwise `blocker` is the live block in it, if that is
-// the reason. Inlined: a request tries several.
-[[gnu::always_inline]] inline extent *arena::claim(size_bin &of, std::size_t i, extent *&blocker) {
-  const std::uint64_t begin = of.all[i].begin, end = begin + of.bytes;
-  extent *first = extents.at(begin, of.all[i].at);
-  bool cached = false, aliased = false;
-  for (extent *s = first;; s = s->next) {
+  availability worst = availability::available;
+  for (const extent *s = first; s != nullptr; s = s->next) {
     if (s->state == extent_state::aliased) {
-      aliased = true;
-    } else if (wait_list *const list = blocker_of(*s)) {
-      of.wait(i, *list, first);
-      if (list == &s->waiting) blocker = s;
-      return nullptr;
+      const availability now =
+          examine_aliased(std::max(low, s->begin), std::min(high, s->end()), place, others);
+      if (now == availability::in_use) return now;
+      worst = std::max(worst, now);
+    } else if (!is_unused(*s)) {
+      return availability::in_use;
     }
-    cached = cached || s->cached;
-    if (end <= s->end()) break;
+    if (end <= s->end()) return worst;
   }
-  if (aliased) {
-    if (wait_list *const list = recall_blocker(*first, begin, end)) {
-      if (list == &want_lent_ && recalls_lent_) return nullptr;  // it stays open
-      of.wait(i, *list, first);
-      return nullptr;
-    }
-  }
-  extents.expect_recalls(aliased ? recalls_.size() : 0);
-  if (aliased) first = perform_recalls(first, begin);
-  for (extent *s = first; cached; s = s->next) {
-    if (s->cached) detach_cached(*s, begin);
-    if (end <= s->end()) break;
-  }
-  extent *const s = extents.place_at(first, begin, of.bytes);
-  of.assign(i, s);
-  of.close(i);
-  return s;
+  return availability::in_use;
 }
 
-// Performs `recalls_` for a placement at `begin`, where `first` is. Returns the extent there now.
+// The same of aliased pages: each must be unused where it is, which is outside of the place, and no two may be
+// the same.
+arena::availability arena::examine_aliased(std::uint64_t at, std::uint64_t last,
+                                           const virtual_range &place, const held_arenas *others) {
+  while (at < last) {
+    const std::uint64_t owner = extents.owner_of(at);
+    arena *in = extents.contains(owner) ? this : nullptr;
+    if (in == nullptr && others == nullptr) return availability::lent;
+    if (in == nullptr) in = others->addresses.at(owner);
+    if (in == nullptr) return availability::in_use;
+    if (others != nullptr) others->held.assume_held(*in);
+    in->lock.assume_held();
+    if (in != this && in->pinned) return availability::in_use;
+    const extent_map::run there =
+        extents.next_run(at, static_cast<std::size_t>((last - at) / extents.page_bytes()),
+                         examinations_, in->extents);
+    const std::uint64_t bytes = there.pages * extents.page_bytes();
+    if (bytes == 0 ||
+        (there.owner < place.end().value() && place.begin.value() < there.owner + bytes)) {
+      return availability::in_use;
+    }
+    extent *const used = in->extents.at(there.owner);
+    if (!in->all_unused(used, there.owner + bytes)) return availability::in_use;
+    recalls_.push_back({at, there.owner, bytes, in, used});
+    at += bytes;
+  }
+  return availability::available;
+}
+
+bool arena::all_unused(const extent *first, std::uint64_t end) const {
+  for (const extent *s = first; s != nullptr && is_unused(*s); s = s->next) {
+    if (end <= s->end()) return true;
+  }
+  return false;
+}
+
+// Performs `recalls_` for a place at `begin`, where `first` is. Returns the extent there now.
 extent *arena::perform_recalls(extent *first, std::uint64_t begin) {
   extent *last = first;
   for (const recall &r : recalls_) {
-    if (r.cached) evict(r.owner, r.owner + r.bytes, r.at);
+    evict(r.owner, r.owner + r.bytes, r.at);
     const std::size_t pages = static_cast<std::size_t>(r.bytes) / extents.page_bytes();
     last = extents.recall(r.alias, pages, last, r.at);
     if (!first->contains(begin)) first = last;
     counters_.recalled += pages;
     if (history_ != nullptr && history_->enabled()) notify_recalled(r.alias, r.owner, r.bytes);
   }
-  wake(want_recall_);
   return extents.at(begin, first);
 }
 
@@ -225,11 +199,6 @@ void arena::evict(std::uint64_t begin, std::uint64_t end, extent *hint) {
   }
 }
 
-void arena::wake_waiting(extent &s) {
-  s.awaited = false;
-  wake(s.waiting);
-}
-
 extent *arena::evict(extent &s) {
   uncache(s);
   return release(s);
@@ -238,35 +207,10 @@ extent *arena::evict(extent &s) {
 // A cached extent becomes part of the block at `begin`: removes its other entry from the table.
 inline void arena::detach_cached(extent &s, std::uint64_t begin) {
   uncache(s);
-  s.bin = nullptr;
   if (s.blocks != nullptr) dissolve(s);
   if (s.begin == begin || !s.in_table) return;
   blocks_.erase(s.begin);
   s.in_table = false;
-}
-
-// ---- growing ----
-
-void arena::wake_for_pages(const extent_map::carved_extent &e) {
-  wake(e.node->waiting);
-  wake(want_pages_);
-  wake(want_recall_);
-  wake(want_lent_);
-}
-
-extent *arena::commit(const extent_map::carved_extent &e) {
-  wake_for_pages(e);
-  return extents.commit(e);
-}
-
-void arena::abandon(const extent_map::carved_extent &e) {
-  wake_for_pages(e);
-  extents.abandon(e);
-}
-
-void arena::put_back(extent *s) {
-  wake(want_pages_);
-  extents.put_back(s);
 }
 
 // ---- blocks ----
@@ -284,50 +228,21 @@ void arena::enter_in_table(extent &s) {
   s.in_table = true;
 }
 
-// May run out of host memory: then the extent is cached, or free.
-void arena::enter_in_table_or_cache(extent &s) {
+// May run out of host memory: then the extent is free.
+void arena::enter_in_table_or_release(extent &s) {
   try {
     enter_in_table(s);
   } catch (const std::bad_alloc &) {
-    cache(s);
+    release(s);
     throw;
   }
-}
-
-// Remembers the placement of an extent that does not come from a remembered one. Without host memory
-// it does so when the extent is allocated the next time.
-void arena::remember_placement(extent *s) noexcept {
-  if (remembers_state()) state_placements_.remember(s->begin, s->bytes);
-  if (s->bin != nullptr || packed_) return;
-  if (placements_.full()) forget_placements();
-  try {
-    placements_.remember(s);
-  } catch (const std::bad_alloc &) {
-    s->bin = nullptr;
-  }
-}
-
-void arena::forget_placements() {
-  flush();
-  extents.each([](extent &s) {
-    s.bin = nullptr;
-    s.waiting = {};
-  });
-  want_pages_ = want_recall_ = want_lent_ = {};
-  placements_.forget_all();
-  last_bin_ = nullptr;
-}
-
-void arena::pack() {
-  if (packed_) return;
-  forget_placements();
-  packed_ = true;
 }
 
 void *arena::enter_slab(extent *memory, const block_request &r) {
   if (memory->blocks != nullptr) {
     slab &there = *memory->blocks;
     if (there.block_bytes == r.bytes) {
+      begin_use(*memory, true);
       if (there.in_heap == slab::not_in_heap) link(there);
       return allocate_in_slab(there, r);
     }
@@ -337,7 +252,7 @@ void *arena::enter_slab(extent *memory, const block_request &r) {
   try {
     expect_slab(bytes);
   } catch (const std::bad_alloc &) {
-    cache(*memory);
+    release(*memory);
     throw;
   }
   slab *const s = spare_slabs_.back();
@@ -348,8 +263,7 @@ void *arena::enter_slab(extent *memory, const block_request &r) {
   s->block_count = static_cast<std::uint16_t>(slab::blocks_in(bytes));
   memory->blocks = s;
   memory->allocated = false;
-  remember_placement(memory);
-  if (remembers_state()) state_placements_.add(memory->begin, memory->bytes);
+  begin_use(*memory, true);
   if (memory->in_table) {
     blocks_.erase(memory->begin);
     memory->in_table = false;
@@ -380,12 +294,10 @@ extent *arena::release(extent &s) {
   if (s.blocks != nullptr) dissolve(s);
   if (s.in_table) blocks_.erase(s.begin);
   s.in_table = false;
-  s.bin = nullptr;
   return extents.release(&s);
 }
 
-// An empty slab leaves the heap of its class. Its memory is cached, or free where it has no
-// placement.
+// An empty slab leaves the heap of its class. Its memory is cached, or free.
 void arena::remove_empty(slab &s) {
   slabs_.unlink(&s);
   if (!s.memory->cached) cache(*s.memory);
@@ -402,12 +314,12 @@ void arena::dissolve(extent &memory) {
 }
 
 void arena::flush() {
-  if (cached_bytes_ != 0) {
-    placements_.each_cached([&](extent &s) {
-      lock.assume_held();
-      evict(s);
-    });
-  }
+  cached_.remove_each([&](extent &s) {
+    lock.assume_held();
+    s.cached = false;
+    release(s);
+  });
+  cached_bytes_ = 0;
   if (!empty_slabs_) return;
   empty_slabs_ = false;
   for (std::size_t bytes = allocation_granule; bytes <= slab::largest_block;
@@ -432,9 +344,8 @@ std::size_t arena::usable_size(std::uint64_t address) const {
 }
 
 std::size_t arena::host_bytes() const {
-  return sizeof(*this) + extents.host_bytes() + blocks_.host_bytes() + placements_.host_bytes() +
-         state_placements_.host_bytes() + all_slabs_.size() * sizeof(slab) + slabs_.host_bytes() +
-         pattern.host_bytes();
+  return sizeof(*this) + extents.host_bytes() + blocks_.host_bytes() + loop_.host_bytes() +
+         all_slabs_.size() * sizeof(slab) + slabs_.host_bytes() + pattern.host_bytes();
 }
 
 }  // namespace stillmap

@@ -19,10 +19,9 @@
 #include "stillmap/allocators/internal/extent_map.h"
 #include "stillmap/allocators/internal/growth_pattern.h"
 #include "stillmap/allocators/internal/history_ring.h"
+#include "stillmap/allocators/internal/loop_memory.h"
 #include "stillmap/allocators/internal/pending_frees.h"
-#include "stillmap/allocators/internal/placement_cache.h"
 #include "stillmap/allocators/internal/slab.h"
-#include "stillmap/allocators/internal/state_placements.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/stream.h"
@@ -30,6 +29,7 @@
 namespace stillmap {
 
 class all_arena_locks;
+struct held_arenas;
 
 // A request to an arena. `bytes` is rounded up to granules; `slack` is the rounding.
 struct block_request {
@@ -66,8 +66,8 @@ class arena {
     virtual_range allocated;  // as the driver returned it; contains range
   };
 
-  // `zoned`: small blocks have addresses of their own. `in_chunks`: its pages cannot move, so it stays
-  // packed.
+  // `zoned`: small blocks have addresses of their own. `in_chunks`: its pages cannot move, so it remembers
+  // no places.
   // `shared`: of all arenas between which pages move. `history`: notified of recalled pages.
   arena(std::uint64_t number, stream_ref s, std::size_t page_bytes, bool zoned = false,
         bool in_chunks = false,
@@ -76,25 +76,29 @@ class arena {
       : stream(s),
         id(number),
         extents(page_bytes, !in_chunks, std::move(shared)),
-        claims_(number << 40),
+        examinations_(number << 40),
         zoned_(zoned),
         in_chunks_(in_chunks),
         history_(history) {}
   arena(const arena &) = delete;
 
-  // The fast path of allocate(), in constant time: a place in a slab, or the block that is cached at
-  // the first available placement of its size. nullptr: allocate() may still find memory. Requires:
-  // alignment to the granule.
+  // The fast path of allocate(), in constant time: a place in a slab, or the cached block that a loop got
+  // at this point of its last iteration. nullptr: allocate() may still find memory. Requires: alignment
+  // to the granule.
   [[gnu::always_inline]] void *reuse(const block_request &r) noexcept STILLMAP_REQUIRES(lock) {
     if (r.bytes <= slab::largest_block) {
       slab *const s = slabs_.first(static_cast<std::size_t>(r.bytes));
       if (s == nullptr || (s->empty() && !reuse_empty(*s))) return nullptr;
       return allocate_in_slab(*s, r);
     }
-    extent *const s = cached_for(r);
-    if (s == nullptr || !s->in_table) return nullptr;
-    take_cached(*s);
-    return hand_out(*s, r);
+    const std::uint64_t begin = loop_.expected(r.bytes);
+    if (begin == 0) return nullptr;
+    const block_ref there = blocks_.find(begin);
+    if (!there || there.in_slab()) return nullptr;
+    extent &s = *there.as_extent();
+    if (!s.cached || s.bytes != r.bytes) return nullptr;
+    take_expected(s);
+    return hand_out(s, r);
   }
   // Allocates from committed memory, with a search of bounded length; nullptr where none fits. May
   // run out of host memory, which it needs only when there are more blocks than ever before.
@@ -135,62 +139,52 @@ class arena {
   // Turns a committed extent from extents.carve() into the requested block. May run out: then the
   // extent is free memory.
   void *enter(extent *s, const block_request &r) STILLMAP_REQUIRES(lock) {
-    if (!s->in_table) enter_in_table_or_cache(*s);
-    if (s->bin == nullptr && r.alignment == allocation_granule) remember_placement(s);
-    if (remembers_state()) state_placements_.add(s->begin, s->bytes);
+    if (!s->in_table) enter_in_table_or_release(*s);
+    begin_use(*s, r.alignment == allocation_granule);
     s->cross_stream = false;
     return hand_out(*s, r);
   }
   void *enter_slab(extent *s, const block_request &r) STILLMAP_REQUIRES(lock);
-  // The pages of a carved extent are mapped, or could not be mapped.
-  extent *commit(const extent_map::carved_extent &e) STILLMAP_REQUIRES(lock);
-  void abandon(const extent_map::carved_extent &e) STILLMAP_REQUIRES(lock);
-  void put_back(extent *s) STILLMAP_REQUIRES(lock);  // an unmapping extent becomes free again
   // The extent that must be carved to serve `r`: `r` itself, or a slab for it.
   static block_request growth_for(const block_request &r);
 
   // arena_lending.cpp: pages that went to other arenas and stay mapped here.
-  bool lends() const STILLMAP_REQUIRES(lock) { return !packed_ && !pinned; }
-  // From now on a placement that lacks only lent pages is in its turn like any other, or it waits, as in
-  // the beginning.
-  void recall_lent_pages(bool on) STILLMAP_REQUIRES(lock);
-  // allocate() stopped at such a placement, or would.
+  bool lends() const STILLMAP_REQUIRES(lock) { return repeats_ && !pinned; }
+  // allocate() stopped at such a place, or would. May run out.
   bool wants_lent(const block_request &r) STILLMAP_REQUIRES(lock);
-  struct lent_pages {
+  // Pages to be used at the address `alias` again, where they are still mapped, instead of at `owner`.
+  struct recall {
     std::uint64_t alias = 0, owner = 0, bytes = 0;
-    arena *in = nullptr;      // where they are now
-    extent *taken = nullptr;  // set aside there
+    arena *in = nullptr;  // where they are now
+    extent *at =
+        nullptr;  // at the owner, before any recall; of lent pages, once they are set aside
   };
-  // The lent pages that the first available placement for `r` needs: they are free or cached where they
-  // are. Empty: it needs none. May run out.
-  std::vector<lent_pages> find_lent(const block_request &r, const address_directory &addresses,
-                                    const all_arena_locks &held);
+  // The lent pages that the remembered place of `r` needs: they are free or cached where they are. Empty: it
+  // needs none. May run out.
+  std::vector<recall> find_lent(const block_request &r, const held_arenas &others);
   // Sets them aside. May run out.
-  static void take_lent(std::vector<lent_pages> &pages, const all_arena_locks &held);
-  static void put_back_lent(const std::vector<lent_pages> &pages, const all_arena_locks &held);
+  static void take_lent(std::vector<recall> &pages, const all_arena_locks &held);
+  static void put_back_lent(const std::vector<recall> &pages, const all_arena_locks &held);
   // They are free here, and aliased where they were. May run out, and then changes nothing.
-  void recall_lent(const std::vector<lent_pages> &pages, const all_arena_locks &held);
-  // Unmapping extents have become aliased.
-  void have_become_aliased() STILLMAP_REQUIRES(lock) { wake(want_pages_); }
-  // Flushes, and allocates at a placement that needs no lent pages. May run out.
-  void *allocate_at_placement(const block_request &r) STILLMAP_REQUIRES(lock);
+  void recall_lent(const std::vector<recall> &pages, const all_arena_locks &held);
+  // Allocates at the remembered place. May run out.
+  void *allocate_at_remembered(const block_request &r) STILLMAP_REQUIRES(lock);
 
   // Merges all cached blocks and empty slabs into free memory.
   void flush() STILLMAP_REQUIRES(lock);
-  // Packed, blocks go to the smallest extent that fits instead of to the first placement of their size.
-  // An arena begins so; one whose pages can move, and that is not tight, has placements of sizes once its
-  // requests recur.
-  void pack() STILLMAP_REQUIRES(lock);
-  void unpack() STILLMAP_REQUIRES(lock) {
-    packed_ = false;
-    state_placements_.forget_all();
-  }
-  bool packed() const STILLMAP_REQUIRES(lock) { return packed_; }
-  // Whether a request is served from free memory before it is asked which pending blocks are free. A
-  // packed arena may: where its blocks lie depends on history anyway. Blocks that are held back cost
+  // No more pages can be created, as far as the latest growth knows. Then freed blocks are merged before
+  // anything is searched, and a place that lacks only lent pages is in its turn like any other; before, it
+  // is passed over.
+  void set_short_of_memory() STILLMAP_REQUIRES(lock) { short_of_memory_ = true; }
+  // Whether its program is known to repeat itself, as far as the pattern tells. Such an arena keeps freed
+  // blocks whole, and its requests go where they went in the last iteration.
+  bool repeats() const STILLMAP_REQUIRES(lock) { return repeats_; }
+  void set_repeats(bool on) STILLMAP_REQUIRES(lock);
+  // Whether a request is served from free memory before it is asked which pending blocks are free. Not in a
+  // loop: where a block lies would depend on when memory was last short. Blocks that are held back cost
   // events, and memory.
   bool searches_before_reclaim() const STILLMAP_REQUIRES(lock) {
-    return pending_blocks_ == 0 || (packed_ && pending_blocks_ <= most_unasked &&
+    return pending_blocks_ == 0 || (!repeats_ && pending_blocks_ <= most_unasked &&
                                     counters_.pending_free <= counters_.live / 16);
   }
   // Flushes, then allocates with a search of all free memory of the zones. `whole`: do not use a slab.
@@ -242,15 +236,15 @@ class arena {
   bool pinned STILLMAP_GUARDED_BY(lock) = false;
   // Not where it has ended: its handle may be that of another stream.
   bool serves(stream_ref s) const STILLMAP_REQUIRES(lock) { return s == stream && !ended; }
-  // What growth asks without the lock. A request may unpack the arena meanwhile.
+  // What growth asks without the lock. A request may change what is known of the program meanwhile.
   struct facts {
     stream_ref stream;
-    bool ended = false, pinned = false, packed = false;
+    bool ended = false, pinned = false, repeats = false;
     bool serves(stream_ref s) const { return s == stream && !ended; }
   };
   facts now() const STILLMAP_EXCLUDES(lock) {
     const lock_guard held(lock);
-    return {stream, ended, pinned, packed_};
+    return {stream, ended, pinned, repeats_};
   }
 
   const std::uint64_t id;
@@ -264,30 +258,15 @@ class arena {
   std::uint64_t moved STILLMAP_GUARDED_BY(lock) = 0;
   std::uint64_t halved_at STILLMAP_GUARDED_BY(lock) = 0;
   growth_pattern pattern STILLMAP_GUARDED_BY(lock);
-  // Hardly more memory than it needs: it stays packed.
-  bool tight STILLMAP_GUARDED_BY(lock) = false;
-  bool repeats STILLMAP_GUARDED_BY(lock) = false;  // as far as the pattern tells
 
  private:
-  // Pages to be used at the address `alias` again, where they are still mapped, instead of at
-  // `owner`.
-  struct recall {
-    std::uint64_t alias, owner, bytes;
-    extent *at;   // at the owner, before any recall
-    bool cached;  // cached blocks lie there
+  // What a search says of a place.
+  enum class availability : std::uint8_t {
+    available,  // without a driver call: each part is free, cached, or aliased to such pages
+    lent,       // but for pages that are lent
+    in_use,
   };
 
-  // What a search does at a placement that lacks only lent pages.
-  enum class at_lent : std::uint8_t { stop, skip };
-
-  extent *cached_for(const block_request &r) noexcept STILLMAP_REQUIRES(lock) {
-    size_bin *const bin = bin_of(r.bytes);
-    return bin != nullptr ? bin->first_cached() : nullptr;
-  }
-  size_bin *bin_of(std::uint64_t bytes) noexcept STILLMAP_REQUIRES(lock) {
-    if (last_bin_ == nullptr || last_bin_->bytes != bytes) last_bin_ = placements_.find(bytes);
-    return last_bin_;
-  }
   void *hand_out(extent &s, const block_request &r) STILLMAP_REQUIRES(lock) {
     last_ = &s;
     s.allocated = true;
@@ -295,13 +274,12 @@ class arena {
     count_allocation(r.bytes, r.slack);
     return device_address(s.begin).pointer();
   }
-  // Whether a request goes to this empty slab: its memory is the first available placement of its
-  // size, or has none.
+  // Whether a request goes to this empty slab: it is not cached, or it is what comes next in the loop.
   bool reuse_empty(slab &s) STILLMAP_REQUIRES(lock) {
     extent &memory = *s.memory;
     if (!memory.cached) return true;
-    if (memory.bin->first_cached() != &memory) return false;
-    take_cached(memory);
+    if (loop_.expected(memory.bytes) != memory.begin) return false;
+    take_expected(memory);
     return true;
   }
   void *allocate_in_slab(slab &s, const block_request &r) STILLMAP_REQUIRES(lock) {
@@ -341,40 +319,44 @@ class arena {
     slabs_.link(&s);
   }
   // Its memory is cached like any block, and still divided: the next request of the class may get
-  // it. Without a placement, it is kept only while no other slab has room.
+  // it. Where nothing is remembered, it is kept only while no other slab has room.
   void slab_emptied(slab &s) STILLMAP_REQUIRES(lock) {
     if (!slabs_.alone(&s))
       remove_empty(s);
-    else if (s.memory->bin == nullptr)
+    else if (!repeats_)
       empty_slabs_ = true;
     else
       cache(*s.memory);
   }
-  // Caches a freed extent in the bin of its size, or frees it where it has none.
+  // Keeps a freed extent whole for its next turn in the loop, or frees it where there is none.
   void cache(extent &s) STILLMAP_REQUIRES(lock) {
     s.allocated = false;
-    if (s.awaited) [[unlikely]]
-      wake_waiting(s);
-    if (s.bin == nullptr) [[unlikely]] {
-      if (remembers_state()) state_placements_.remove(s.begin, s.bytes);
+    loop_.remove(s);
+    if (!repeats_) [[unlikely]] {
       release(s);
       return;
     }
-    s.bin->cache(&s);
-    placements_.list(*s.bin);
+    cached_.insert_unsorted(s);
     s.cached = true;
     cached_bytes_ += s.bytes;
   }
-  // The placement stays open.
   void uncache(extent &s) STILLMAP_REQUIRES(lock) {
-    s.bin->uncache(&s);
+    if (cached_.is_sorted(s)) [[unlikely]]
+      cached_.remove(s);
+    else
+      cached_.remove_unsorted(s);
     s.cached = false;
     cached_bytes_ -= s.bytes;
   }
-  void take_cached(extent &s) STILLMAP_REQUIRES(lock) {
-    s.bin->take(&s);
-    s.cached = false;
-    cached_bytes_ -= s.bytes;
+  void take_expected(extent &s) STILLMAP_REQUIRES(lock) {
+    uncache(s);
+    loop_.take_expected();
+    loop_.add_again(s);
+  }
+  // An extent is in use from now on. `remembered`: as the request that was searched for last.
+  void begin_use(extent &s, bool remembered) STILLMAP_REQUIRES(lock) {
+    if (remembered && repeats_) loop_.remember(s);
+    loop_.add(s);
   }
   void count_allocation(std::uint64_t bytes, std::uint16_t slack) STILLMAP_REQUIRES(lock) {
     counters_.live += bytes;
@@ -391,46 +373,28 @@ class arena {
   void notify_recalled(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const
       STILLMAP_REQUIRES(lock);
   void add_to_pattern(const block_request &r) STILLMAP_REQUIRES(lock);
-  extent *find_extent(const block_request &r, search_in where, at_lent lent)
-      STILLMAP_REQUIRES(lock);
-  extent *first_available(const block_request &r, at_lent lent) STILLMAP_REQUIRES(lock);
-  extent *find_cached_placement(const block_request &r, at_lent lent) STILLMAP_REQUIRES(lock);
-  // Placements by state, while it is packed, for a program that repeats itself.
-  bool remembers_state() const STILLMAP_REQUIRES(lock) { return packed_ && repeats && !in_chunks_; }
-  extent *claim_by_state(const block_request &r) STILLMAP_REQUIRES(lock);
-  extent *claim_at(std::uint64_t begin, std::uint64_t bytes) STILLMAP_REQUIRES(lock);
-  extent *claim(size_bin &of, std::size_t i, extent *&blocker) STILLMAP_REQUIRES(lock);
-  // The list in which a placement that overlaps `s` must wait; nullptr: `s` is available.
-  wait_list *blocker_of(extent &s) STILLMAP_REQUIRES(lock) {
-    if (s.state == extent_state::free || s.cached) return nullptr;
-    if (s.state != extent_state::live) return &want_pages_;
-    s.awaited = true;
-    return &s.waiting;
-  }
-  wait_list *recall_blocker(const extent &first, std::uint64_t begin, std::uint64_t end)
-      STILLMAP_REQUIRES(lock);
-  std::optional<std::vector<lent_pages>> find_lent(std::uint64_t begin, std::uint64_t end,
-                                                   const address_directory &addresses,
-                                                   const all_arena_locks &held)
-      STILLMAP_REQUIRES(lock);
-  bool all_unused(std::uint64_t begin, std::uint64_t end) const STILLMAP_REQUIRES(lock);
-  wait_list *run_blocker(std::uint64_t alias, std::uint64_t owner, std::uint64_t bytes)
-      STILLMAP_REQUIRES(lock);
+  extent *find_cached(std::uint64_t bytes) STILLMAP_REQUIRES(lock);
+  extent *find_extent(const block_request &r, search_in where) STILLMAP_REQUIRES(lock);
+  // False: nothing is remembered for such a request.
+  bool begin_search(const block_request &r) STILLMAP_REQUIRES(lock);
+  extent *claim_remembered(const block_request &r, bool &lent) STILLMAP_REQUIRES(lock);
+  availability examine(const extent *first, std::uint64_t begin, std::uint64_t end,
+                       const held_arenas *others) STILLMAP_REQUIRES(lock);
+  availability examine_aliased(std::uint64_t at, std::uint64_t last, const virtual_range &place,
+                               const held_arenas *others) STILLMAP_REQUIRES(lock);
+  static bool is_unused(const extent &s) { return s.state == extent_state::free || s.cached; }
+  bool all_unused(const extent *first, std::uint64_t end) const STILLMAP_REQUIRES(lock);
   extent *perform_recalls(extent *first, std::uint64_t begin) STILLMAP_REQUIRES(lock);
-  void wake_for_pages(const extent_map::carved_extent &e) STILLMAP_REQUIRES(lock);
-  void wake_waiting(extent &s) STILLMAP_REQUIRES(lock);
   void evict(std::uint64_t begin, std::uint64_t end, extent *hint = nullptr)
       STILLMAP_REQUIRES(lock);
   extent *evict(extent &s) STILLMAP_REQUIRES(lock);
   void detach_cached(extent &s, std::uint64_t begin) STILLMAP_REQUIRES(lock);
   void enter_in_table(extent &s) STILLMAP_REQUIRES(lock);
-  void enter_in_table_or_cache(extent &s) STILLMAP_REQUIRES(lock);
+  void enter_in_table_or_release(extent &s) STILLMAP_REQUIRES(lock);
   void expect_slab(std::size_t bytes) STILLMAP_REQUIRES(lock);
   void add_use(std::uint64_t address, stream_ref other) STILLMAP_REQUIRES(lock);
   template <class Act>
   void each_use_on(stream_ref s, Act act) STILLMAP_REQUIRES(lock);
-  void remember_placement(extent *s) noexcept STILLMAP_REQUIRES(lock);
-  void forget_placements() STILLMAP_REQUIRES(lock);
   bool unused(const chunk &c) STILLMAP_REQUIRES(lock);
   extent *release(extent &s) STILLMAP_REQUIRES(lock);
   void remove_empty(slab &s) STILLMAP_REQUIRES(lock);
@@ -438,25 +402,19 @@ class arena {
 
   // The members that every request touches, in two cache lines.
   alignas(64) extent *last_ STILLMAP_GUARDED_BY(lock) = &nothing_;  // the last allocated extent
-  size_bin *last_bin_ STILLMAP_GUARDED_BY(lock) = nullptr;          // the bin of the last request
   std::uint64_t cached_bytes_ STILLMAP_GUARDED_BY(lock) = 0;
   counters counters_ STILLMAP_GUARDED_BY(lock);
   slab_heaps slabs_ STILLMAP_GUARDED_BY(lock);
-  placement_cache placements_ STILLMAP_GUARDED_BY(lock);
-  state_placements state_placements_ STILLMAP_GUARDED_BY(lock);
+  loop_memory loop_ STILLMAP_GUARDED_BY(lock);
+  tlsf_index<extent, &extent::by_size> cached_ STILLMAP_GUARDED_BY(lock);
   extent nothing_ STILLMAP_GUARDED_BY(lock);
-  // The last claim that involved aliased pages; no other arena has it.
-  std::uint64_t claims_ STILLMAP_GUARDED_BY(lock);
-  std::vector<recall> recalls_ STILLMAP_GUARDED_BY(lock);  // of the current claim
-  // Placements that wait: for pages at their addresses, until others no longer share their pages, and for
-  // pages lent to other arenas, unless recalls_lent_.
-  wait_list want_pages_ STILLMAP_GUARDED_BY(lock);
-  wait_list want_recall_ STILLMAP_GUARDED_BY(lock);
-  wait_list want_lent_ STILLMAP_GUARDED_BY(lock);
-  bool recalls_lent_ STILLMAP_GUARDED_BY(lock) = false;
-  // There may be an empty slab without a placement.
+  // The last look at aliased pages; no other arena has its number.
+  std::uint64_t examinations_ STILLMAP_GUARDED_BY(lock);
+  std::vector<recall> recalls_ STILLMAP_GUARDED_BY(lock);  // of the last one
+  bool short_of_memory_ STILLMAP_GUARDED_BY(lock) = false;
+  // There may be an empty slab that is not cached.
   bool empty_slabs_ STILLMAP_GUARDED_BY(lock) = false;
-  bool packed_ STILLMAP_GUARDED_BY(lock) = true;
+  bool repeats_ STILLMAP_GUARDED_BY(lock) = false;
   static constexpr std::uint64_t largest_small = std::uint64_t{1} << 20;
   const bool zoned_;
   const bool in_chunks_;

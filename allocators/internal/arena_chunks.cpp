@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "stillmap/allocators/internal/arena.h"
+#include "stillmap/allocators/internal/room.h"
 
 namespace stillmap {
 
@@ -48,7 +49,7 @@ std::vector<arena::chunk> arena::take_chunks(std::size_t bytes) {
 }
 
 void arena::put_back(const chunk &c) {
-  put_back(extents.at(c.range.begin.value()));
+  extents.put_back(extents.at(c.range.begin.value()));
 }
 
 void arena::remove(const chunk &c) {

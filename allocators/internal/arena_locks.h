@@ -56,4 +56,10 @@ class all_arena_locks {
   const arena_list &all_;
 };
 
+// All arenas, by their addresses, with their locks held.
+struct held_arenas {
+  const address_directory &addresses;
+  const all_arena_locks &held;
+};
+
 }  // namespace stillmap

@@ -20,14 +20,7 @@
 namespace stillmap {
 
 struct reservation_pages;
-struct size_bin;
 struct slab;
-
-// A list of placements that wait for the same thing; each is in at most one. placement_cache.h
-struct wait_list {
-  size_bin *of = nullptr;  // the bin of the first placement; nullptr: the list is empty
-  std::uint32_t index = 0;
-};
 
 enum class extent_state : std::uint8_t {
   uncommitted,  // whole pages of addresses without physical memory
@@ -45,22 +38,19 @@ enum class address_zone : std::uint8_t { large, small };
 struct alignas(64) extent {
   std::uint64_t begin = 0;
   std::uint64_t bytes = 0;
-  size_links<extent> by_size;
-  size_bin *bin = nullptr;  // the bin that remembers its placement; nullptr: none
-  std::uint32_t slot = 0;   // the index of the placement in that bin
-  std::uint16_t slack = 0;  // rounding of the allocated block, in bytes
+  size_links<extent> by_size;  // of free, uncommitted and cached ones
+  std::uint64_t hash = 0;      // of its range, once it was in use: loop_memory.h
+  std::uint16_t slack = 0;     // rounding of the allocated block, in bytes
   extent_state state = extent_state::uncommitted;
   bool allocated = false;     // the program holds the block
   bool cross_stream = false;  // record_use was called
   bool cached = false;        // live, not allocated: kept for the next request of its size
   bool in_table = false;      // entered in the block table
-  bool awaited = false;       // `waiting` may contain placements
 
   extent *previous = nullptr;  // neighbours by address, in the same reservation
   extent *next = nullptr;
   reservation_pages *in = nullptr;          // of its reservation
   address_zone zone = address_zone::large;  // of its reservation
-  wait_list waiting;                        // placements that overlap this block
   slab *blocks = nullptr;                   // the slab that divides it, also while it is cached
 
   std::uint64_t end() const { return begin + bytes; }

@@ -19,7 +19,8 @@ std::string extent_map::find_inconsistency(bool growing) const {
           return "two neighbours that should be one";
         }
       }
-      const bool indexed = s->state == extent_state::free || s->state == extent_state::uncommitted;
+      const bool indexed =
+          s->state == extent_state::free || s->state == extent_state::uncommitted || s->cached;
       if (s->by_size.in != indexed) return "in the wrong index";
       if (s->state == extent_state::uncommitted || s->state == extent_state::unmapping ||
           s->state == extent_state::aliased) {

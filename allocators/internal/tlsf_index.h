@@ -94,6 +94,25 @@ class tlsf_index {
     }
   }
 
+  // Calls `use(node)` for the nodes in the bin of `bytes`, which contains all of that size.
+  template <class Use>
+  void each_in_bin(std::uint64_t bytes, Use use) const {
+    Node *n = heads_[bin_of(bytes / allocation_granule)];
+    for (; n != nullptr; n = (n->*Links).after) use(*n);
+  }
+  // Removes all, sorted or not, and calls `use(node)` for each.
+  template <class Use>
+  void remove_each(Use use) {
+    sort([](const Node &n) { return n.bytes; });
+    while (first_ != 0) {
+      const auto row = static_cast<std::size_t>(std::countr_zero(first_));
+      const auto column = static_cast<std::size_t>(std::countr_zero(second_[row]));
+      Node &n = *heads_[row * fine + column];
+      remove(n);
+      use(n);
+    }
+  }
+
   // Whether the node is in the bin of `bytes`.
   bool contains(const Node &n, std::uint64_t bytes) const {
     const Node *there = heads_[bin_of(bytes / allocation_granule)];

@@ -15,69 +15,84 @@ std::uint64_t value_of(const void *block) {
   return reinterpret_cast<std::uintptr_t>(block);
 }
 
-// An 8-page block was allocated at `remembered`, freed, and its pages were taken. Free memory that
-// fits exactly lies at a lower address, once the two blocks at `arena_base` are freed.
-class arena_placements : public ::testing::Test {
+// A block of 8 pages was allocated at `remembered`, freed, and its pages were taken. The other blocks are
+// the same as before it was allocated.
+class arena_places : public ::testing::Test {
  protected:
-  arena_placements() {
+  arena_places() {
     arena_.extents.add({device_address(arena_base), 64 * arena_page});
-    arena_.unpack();
-    lower_[0] = grow(4);
-    lower_[1] = grow(4);
-    grow(1);  // keeps the two ranges apart
+    arena_.set_repeats(true);
+    grow(1);
     void *const block = grow(8);
     remembered_ = value_of(block);
-    grow(1);
-    EXPECT_EQ(arena_.free(remembered_), arena::free_outcome::done);
+    free(block);
     arena_.flush();
     EXPECT_EQ(arena_.extents.take_pages(8, taken_), 8u);
     EXPECT_EQ(taken_.size(), 1u);
     EXPECT_EQ(taken_.front()->begin, remembered_);
   }
-  ~arena_placements() override { EXPECT_EQ(arena_.extents.find_inconsistency(), ""); }
+  ~arena_places() override { EXPECT_EQ(arena_.extents.find_inconsistency(), ""); }
 
   static block_request pages(std::size_t n) { return {n * arena_page, allocation_granule, 0}; }
   void *grow(std::size_t n) STILLMAP_REQUIRES(arena_.lock) {
+    EXPECT_EQ(arena_.allocate(pages(n)), nullptr);
     const auto place =
         arena_.extents.carve(n * arena_page, allocation_granule, extent_map::search::quick);
     EXPECT_TRUE(place);
-    return arena_.enter(arena_.commit(*place), pages(n));
+    return arena_.enter(arena_.extents.commit(*place), pages(n));
   }
   void free(void *block) STILLMAP_REQUIRES(arena_.lock) {
     EXPECT_EQ(arena_.free(value_of(block)), arena::free_outcome::done);
   }
-  void free_lower() STILLMAP_REQUIRES(arena_.lock) {
-    for (void *const block : lower_) free(block);
-  }
 
   arena arena_{1, {}, arena_page};
-  void *lower_[2] = {};
   std::uint64_t remembered_ = 0;
   std::vector<extent *> taken_;
 };
 
-// Regression: a commit that did not wake the placements that wait for pages.
-TEST_F(arena_placements, a_placement_is_used_again_after_its_addresses_got_pages) {
+TEST_F(arena_places, a_place_is_used_again_after_its_addresses_got_pages) {
   const lock_guard lock(arena_.lock);
   arena_.extents.unmapped(taken_.front());
-  EXPECT_EQ(arena_.allocate(pages(8)), nullptr) << "the placement waits for pages";
+  EXPECT_EQ(arena_.allocate(pages(8)), nullptr) << "the place has no pages";
   void *const front = grow(5), *const back = grow(3);
   ASSERT_EQ(value_of(front), remembered_);
   ASSERT_EQ(value_of(back), remembered_ + 5 * arena_page);
   free(front);
   free(back);
-  free_lower();
   EXPECT_EQ(value_of(arena_.allocate(pages(8))), remembered_);
 }
 
-// Regression: pages that were put back did not wake the placements that wait for pages.
-TEST_F(arena_placements, a_placement_is_used_again_after_its_pages_were_put_back) {
+TEST_F(arena_places, a_place_is_used_again_after_its_pages_were_put_back) {
   const lock_guard lock(arena_.lock);
-  EXPECT_EQ(arena_.allocate(pages(8)), nullptr) << "the placement waits for pages";
-  arena_.put_back(taken_.front());
-  free_lower();
-  arena_.flush();  // now both ranges are free, and fit exactly
+  EXPECT_EQ(arena_.allocate(pages(8)), nullptr) << "the place has no pages";
+  arena_.extents.put_back(taken_.front());
   EXPECT_EQ(value_of(arena_.allocate(pages(8))), remembered_);
+}
+
+// In each state the request goes where it went in that state, whatever else is free.
+TEST_F(arena_places, a_request_goes_where_it_went_with_the_same_blocks) {
+  const lock_guard lock(arena_.lock);
+  arena_.extents.put_back(taken_.front());
+  void *const first = arena_.allocate(pages(4));
+  void *const second = arena_.allocate(pages(4));
+  ASSERT_EQ(value_of(first), remembered_);
+  ASSERT_EQ(value_of(second), remembered_ + 4 * arena_page);
+  free(first);
+  free(second);
+  EXPECT_EQ(arena_.allocate(pages(4)), first);
+  free(first);
+  EXPECT_EQ(value_of(arena_.allocate(pages(8))), remembered_) << "from both halves";
+}
+
+// What is freed stays whole for the next request of its size that nothing is remembered for.
+TEST_F(arena_places, a_cached_block_of_the_size_comes_before_other_free_memory) {
+  const lock_guard lock(arena_.lock);
+  arena_.extents.put_back(taken_.front());
+  void *const large = arena_.allocate(pages(5));
+  void *const small = arena_.allocate(pages(2));
+  free(large);
+  free(small);
+  EXPECT_EQ(arena_.allocate(pages(2)), small) << "in a state that never was";
 }
 
 // The pages of a placement have moved to the end of one reservation and to the begin of the next, which
@@ -91,7 +106,7 @@ TEST(arena_recall, pages_come_back_from_two_adjacent_reservations) {
   a.extents.add({device_address(arena_base + arena_page), arena_page});
   const std::uint64_t placement = arena_base + 16 * arena_page;
   a.extents.add({device_address(placement), 2 * arena_page});
-  a.unpack();
+  a.set_repeats(true);
   const auto request = [](std::size_t n) {
     return block_request{n * arena_page, allocation_granule, 0};
   };
@@ -101,7 +116,8 @@ TEST(arena_recall, pages_come_back_from_two_adjacent_reservations) {
     EXPECT_TRUE(place);
     return *place;
   };
-  ASSERT_EQ(value_of(a.enter(a.commit(carve(2)), request(2))), placement);
+  ASSERT_EQ(a.allocate(request(2)), nullptr);
+  ASSERT_EQ(value_of(a.enter(a.extents.commit(carve(2)), request(2))), placement);
   ASSERT_EQ(a.free(placement), arena::free_outcome::done);
   a.flush();
   const extent_map::carved_extent places[] = {carve(1), carve(1)};
@@ -112,7 +128,7 @@ TEST(arena_recall, pages_come_back_from_two_adjacent_reservations) {
     const auto &to = places[taken.front()->begin == placement ? 0 : 1];
     a.extents.expect_aliases(1);
     a.extents.add_alias(taken.front(), to.missing.begin.value(), a.extents);
-    moved.push_back(value_of(a.enter(a.commit(to), request(1))));
+    moved.push_back(value_of(a.enter(a.extents.commit(to), request(1))));
   }
   EXPECT_EQ(a.extents.aliased_bytes(), 2 * arena_page);
   EXPECT_EQ(a.allocate(request(2)), nullptr) << "its pages are in use";

@@ -39,7 +39,7 @@ class heap_model_test : public device_test {
       recalled_ += out.pages_recalled;
       ++sequences_;
       ++seed;
-    } while (std::chrono::steady_clock::now() < until || sequences_ < 8);
+    } while (std::chrono::steady_clock::now() < until || sequences_ < 24);
   }
   bool pages_move_ = false;
   std::size_t sequences_ = 0;
