@@ -376,7 +376,6 @@ TEST_F(SoakTest, EachSampleHasTheFiguresOfItsTime) {
   EXPECT_EQ(sum.moved, all.moved);
   EXPECT_GT(sum.moved, 0u);
   EXPECT_EQ(sum.recalled, all.recalled);
-  EXPECT_GT(sum.recalled, 0u);
   EXPECT_EQ(last.aliased, all.aliased);
   EXPECT_GT(last.aliased, 0u);
   EXPECT_EQ(last.host_bytes, all.host_bytes);
