@@ -174,7 +174,10 @@ TEST_F(migrating_without_host_memory, a_source_keeps_or_gives_the_task) {
       EXPECT_EQ(mapped(), whole);
       EXPECT_EQ(before.more_now(driver()), "");
       sender again(dev(), both, options);
-      const sent_memory sent = again.send(*to);
+      sent_memory sent = again.send(*to);
+      // On a busy machine the destination ends a session that is silent for 500 ms, or takes what the failed
+      // sender sent last for a source that begins anew.
+      for (int i = 0; i < 10 && sent.owner == owner::source; ++i) sent = again.send(*to);
       EXPECT_EQ(sent.owner, owner::destination) << sent.failure->message();
     }
     EXPECT_EQ(there.said(round_++), "owner");
