@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "stillmap/allocators/internal/allocator_core.h"
+#include "stillmap/allocators/internal/policy.h"
 #include "stillmap/allocators/internal/thread_stream.h"
 #include "stillmap/vmm/base/try.h"
 
@@ -11,13 +12,6 @@ namespace stillmap {
 namespace {
 
 constexpr const char *allocate_op = "caching_allocator::allocate";
-constexpr std::size_t MiB = std::size_t{1} << 20;
-
-// The size of a chunk that small requests share, to reduce driver calls.
-std::size_t shared_by(std::size_t bytes, std::size_t least) {
-  const std::size_t shared = bytes <= MiB ? 2 * MiB : bytes < 10 * MiB ? 20 * MiB : 0;
-  return std::max(least, shared);
-}
 
 }  // namespace
 
@@ -29,7 +23,8 @@ result<extent *> allocator_core::extend_by_chunk(arena &a, const block_request &
   const bool quiet = capturing(a);
   const auto bytes = static_cast<std::size_t>(r.bytes);
   const std::size_t slack = r.alignment > page() ? static_cast<std::size_t>(r.alignment) : 0;
-  const std::size_t least = round_up(bytes + slack, page()), generous = shared_by(bytes, least);
+  const std::size_t least = round_up(bytes + slack, page()),
+                    generous = std::max(least, policy::shared_chunk_bytes(bytes));
   const std::size_t soft = soft_limit, most = limit;
   status kept;  // chunks that cannot be freed stay: not a failure
   if (!quiet && chunk_bytes_ + least > soft) {

@@ -3,51 +3,13 @@
 #include <algorithm>
 
 #include "stillmap/allocators/internal/allocator_core.h"
+#include "stillmap/allocators/internal/policy.h"
 #include "stillmap/allocators/internal/room.h"
 #include "stillmap/allocators/internal/thread_stream.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
 namespace {
-
-constexpr std::size_t GiB = std::size_t{1} << 30;
-// Aliased addresses, per committed byte, above which an arena drops its aliases.
-constexpr std::size_t max_alias_ratio = 8;
-// What a program that repeats itself may have in any case, in pages: a loop comes to rest when all its
-// places are mapped at once.
-constexpr std::size_t aliases_of_loops = std::size_t{1} << 19;
-// The number of moved pages, by which programs are judged, halves every so many allocations.
-constexpr std::uint64_t moved_half_life = 1 << 20;
-// Above this multiple, a program that does not repeat itself keeps few aliases.
-constexpr std::uint64_t few_aliases_from = 6;
-constexpr std::uint64_t arenas_with_ample_addresses = 8;
-constexpr std::size_t first_reservation = std::size_t{64} << 20;  // of the arenas after those
-// Free memory, by the peak of live bytes, beyond which pages are moved whatever has moved before: of a
-// program that does not repeat itself, and of a loop on several streams.
-constexpr double most_tolerated = 0.75, most_of_loops = 64;
-// The limit on retries, for a callback that always returns true.
-constexpr int callback_rounds = 16;
-
-// The free memory, beyond the peak of live bytes, up to which growth creates pages rather than
-// moves free ones. Within the stream of a program that repeats itself, moved pages are recalled
-// without a driver call, so hardly any is tolerated. Elsewhere moves bring no rest: what is tolerated
-// grows with what has moved: nothing more until a quarter of the peak has, a quarter of the peak after
-// half of it, three quarters after two thirds. A program that never repeats gets no more: with that, it
-// moves few pages. A loop on several streams, whose peaks come at different times, may need more. So a
-// loop that is not yet known as one holds little, and what never repeats comes to rest with what its
-// fragments need.
-std::size_t tolerated(std::size_t live_peak, std::size_t arenas, bool repeats, std::size_t moved,
-                      std::size_t page) {
-  std::size_t share = live_peak / 16;
-  if (live_peak >= 2 * GiB && arenas == 1) share = repeats ? 0 : live_peak / 40;
-  if (arenas != 1 || !repeats) {
-    const double peak = static_cast<double>(std::max(live_peak, page));
-    const double part = std::max(2 * (static_cast<double>(moved) / peak - 0.25), 0.0);
-    const double most = repeats ? most_of_loops : most_tolerated;
-    share += static_cast<std::size_t>(std::min(part * part, most) * peak);
-  }
-  return std::max(share, 2 * page);
-}
 
 // Whether more effort may help. It does not where the host's memory is short.
 bool is_out_of_memory(const error &e) {
@@ -72,7 +34,7 @@ result<void *> allocator_core::grow(stream_ref s, const block_request &r, bool p
   for (int round = 0;; ++round) {
     auto found = grow_once(s, r, round == 0, pending);
     if (found || !is_device_short(found.error())) return found;
-    if (options_.on_out_of_memory && round != callback_rounds &&
+    if (options_.on_out_of_memory && round != policy::max_callback_rounds &&
         options_.on_out_of_memory(static_cast<std::size_t>(r.bytes))) {
       continue;
     }
@@ -145,20 +107,16 @@ result<void *> allocator_core::find_memory(arena &a, const block_request &r, boo
 void allocator_core::age_moved(arena &a) {
   const lock_guard lock(a.lock);
   const std::uint64_t allocations = a.counted().allocations;
-  if (allocations - a.halved_at <= moved_half_life) return;
+  if (allocations - a.halved_at <= policy::moved_half_life) return;
   a.moved /= 2;
   a.halved_at = allocations;
 }
 
-// A program that does not repeat itself maps its pages at ever more addresses, and aliases fragment
-// the free addresses.
+// Aliases fragment the free addresses.
 void allocator_core::drop_aliases_if_fragmented(arena &a) {
   {
     const lock_guard lock(a.lock);
-    const bool trusted =
-        a.moved * page() <= few_aliases_from * a.extents.committed_bytes() || !a.pattern.varies();
-    std::size_t most = trusted ? max_alias_ratio * a.extents.committed_bytes() + GiB : GiB / 4;
-    if (a.repeats()) most = std::max(most, aliases_of_loops * page());
+    const std::size_t most = policy::max_aliased(a.repeats(), a.extents.committed_bytes(), page());
     if (a.extents.aliased_bytes() <= most) return;
   }
   drop_aliases(a);  // fails while the stream captures; a later growth tries again
@@ -239,9 +197,10 @@ status allocator_core::reserve_addresses(arena &a, std::size_t bytes, address_zo
   const std::size_t least = round_up(bytes + page(), unit);
   std::size_t generous =
       std::min(2 * device_.total_memory().bytes(), device_.capabilities().largest_reservation / 2);
-  if (a.id > arenas_with_ample_addresses || zone == address_zone::small) {
+  if (a.id > policy::arenas_with_ample_addresses || zone == address_zone::small) {
     const lock_guard lock(a.lock);
-    generous = std::min(generous, std::max(a.extents.reserved_bytes(zone), first_reservation));
+    generous =
+        std::min(generous, std::max(a.extents.reserved_bytes(zone), policy::first_reservation));
   }
   const std::size_t wanted = std::max(least, round_up(generous, unit));
   STILLMAP_ASSIGN_OR_RETURN(auto block, device_.space().reserve_up_to(
@@ -276,9 +235,9 @@ status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
   const std::size_t holding = committed();
   const std::size_t peak =
       std::max(live_peak_.load(), live() + pinned_free_bytes() + pages * page());
-  const std::size_t soft =
-      std::min(soft_limit.load(),
-               peak + tolerated(peak, arenas_.size(), a.now().repeats, moved_bytes(), page()));
+  const std::size_t soft = std::min(
+      soft_limit.load(),
+      peak + policy::slack(peak, page(), a.now().repeats, arenas_.size() == 1, moved_bytes()));
   const std::size_t most = limit;
   const auto room = [&](std::size_t under) {
     return under > holding ? (under - holding) / page() : std::size_t{0};
@@ -291,7 +250,7 @@ status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
   };
   // The addresses of the arena's own free pages may be part of a graph.
   if (!supply.ordered_by_host) take(a);
-  if (missing > room(ceiling()) || ceiling() < peak + peak / 40) note_short_of_memory();
+  if (missing > room(ceiling()) || policy::is_short(ceiling(), peak)) note_short_of_memory();
   if (missing > freely) {
     for (const bool idle_ones : {true, false}) {
       for (const auto &other : arenas_) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "stillmap/allocators/internal/allocator_core.h"
+#include "stillmap/allocators/internal/policy.h"
 #include "stillmap/allocators/internal/room.h"
 #include "stillmap/allocators/internal/thread_stream.h"
 #include "stillmap/vmm/base/try.h"
@@ -178,7 +179,7 @@ void allocator_core::release_old_mappings(arena &a, const extent_map::carved_ext
 
 // Whether pages that leave for another arena stay mapped there.
 bool allocator_core::lends(const arena &a) const {
-  if (arenas_.size() > all_arena_locks::most_in_growth) return false;
+  if (arenas_.size() > policy::max_lending_arenas) return false;
   const lock_guard lock(a.lock);
   return a.lends();
 }
@@ -193,7 +194,7 @@ void allocator_core::note_short_of_memory() {
 // Returns lent pages to the first placement for the request to which they can return, behind the work
 // that used them. nullptr: there is none before one that needs no such pages.
 void *allocator_core::allocate_at_lent(arena &a, const block_request &r) {
-  if (arenas_.size() > all_arena_locks::most_in_growth) return nullptr;
+  if (arenas_.size() > policy::max_lending_arenas) return nullptr;
   {
     const lock_guard lock(a.lock);
     if (!a.wants_lent(r)) return nullptr;
@@ -217,7 +218,7 @@ void allocator_core::return_lent(arena &a, const block_request &r) {
   };
   try {
     const stream_ref user = thread_stream::handle_of(a.now().stream);
-    std::array<bool, all_arena_locks::most_in_growth> ordered{};
+    std::array<bool, policy::max_lending_arenas> ordered{};
     for (const arena::recall &p : pages) {
       if (std::exchange(ordered[p.in->id - 1], true)) continue;
       const auto after = fence_after(*p.in);

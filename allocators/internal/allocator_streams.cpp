@@ -7,15 +7,13 @@
 #include <vector>
 
 #include "stillmap/allocators/internal/allocator_core.h"
+#include "stillmap/allocators/internal/policy.h"
 #include "stillmap/allocators/internal/room.h"
 #include "stillmap/allocators/internal/thread_stream.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
 namespace {
-
-// After so many new streams, or half as many as there are arenas, destroyed streams are looked for.
-constexpr std::size_t streams_between_searches = 64;
 
 // CUDA leaves it undefined what a call with a destroyed stream does. Its drivers answer with one of
 // these (seen with both: github.com/cupy/cupy/pull/4537).
@@ -31,7 +29,7 @@ bool says_destroyed(const error &e) {
 arena &allocator_core::arena_for(stream_ref s) {
   if (arena *const a = streams_.of(s)) return *a;
   streams_.expect();
-  if (++streams_since_search_ > std::max(streams_between_searches, arenas_.size() / 2)) {
+  if (++streams_since_search_ > std::max(policy::streams_between_searches, arenas_.size() / 2)) {
     end_destroyed_streams();
   }
   for (const auto &a : arenas_) {

@@ -21,6 +21,7 @@
 #include "stillmap/allocators/internal/history_ring.h"
 #include "stillmap/allocators/internal/loop_memory.h"
 #include "stillmap/allocators/internal/pending_frees.h"
+#include "stillmap/allocators/internal/policy.h"
 #include "stillmap/allocators/internal/slab.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/base/mutex.h"
@@ -184,8 +185,9 @@ class arena {
   // loop: where a block lies would depend on when memory was last short. Blocks that are held back cost
   // events, and memory.
   bool searches_before_reclaim() const STILLMAP_REQUIRES(lock) {
-    return pending_blocks_ == 0 || (!repeats_ && pending_blocks_ <= most_unasked &&
-                                    counters_.pending_free <= counters_.live / 16);
+    return pending_blocks_ == 0 ||
+           (!repeats_ && pending_blocks_ <= policy::max_pending_unasked &&
+            counters_.pending_free <= counters_.live / policy::pending_unasked_divisor);
   }
   // Flushes, then allocates with a search of all free memory of the zones. `whole`: do not use a slab.
   // May run out.
@@ -193,7 +195,7 @@ class arena {
       STILLMAP_REQUIRES(lock);
   // The zone of blocks of that size.
   address_zone zone_of(std::uint64_t bytes) const {
-    return zoned_ && bytes <= largest_small ? address_zone::small : address_zone::large;
+    return zoned_ && bytes <= policy::largest_small ? address_zone::small : address_zone::large;
   }
 
   std::size_t usable_size(std::uint64_t address) const STILLMAP_REQUIRES(lock);  // 0: not allocated
@@ -415,7 +417,6 @@ class arena {
   // There may be an empty slab that is not cached.
   bool empty_slabs_ STILLMAP_GUARDED_BY(lock) = false;
   bool repeats_ STILLMAP_GUARDED_BY(lock) = false;
-  static constexpr std::uint64_t largest_small = std::uint64_t{1} << 20;
   const bool zoned_;
   const bool in_chunks_;
   history_ring *const history_;  // nullptr: none
@@ -423,7 +424,6 @@ class arena {
   using use_map = std::unordered_map<std::uint64_t, pending_block>;
   use_map uses_ STILLMAP_GUARDED_BY(lock);                    // by address
   std::size_t pending_blocks_ STILLMAP_GUARDED_BY(lock) = 0;  // of these, blocks that are freed
-  static constexpr std::size_t most_unasked = 256;
   // Of blocks that are free again, each with room for a use.
   std::vector<use_map::node_type> spare_uses_ STILLMAP_GUARDED_BY(lock);
   std::vector<std::unique_ptr<slab>> all_slabs_ STILLMAP_GUARDED_BY(lock);

@@ -35,9 +35,6 @@ class STILLMAP_SCOPED_CAPABILITY arena_pair_lock {
 // object of this class tells it which arena's lock is held.
 class all_arena_locks {
  public:
-  // Beyond so many arenas growth does without.
-  static constexpr std::size_t most_in_growth = 32;
-
   // Requires: the list does not change meanwhile.
   explicit all_arena_locks(const arena_list &all) : all_(all) {
     for (const auto &a : all_) a->lock.lock();

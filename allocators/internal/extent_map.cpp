@@ -2,15 +2,11 @@
 
 #include <algorithm>
 
+#include "stillmap/allocators/internal/policy.h"
 #include "stillmap/allocators/internal/room.h"
 
 namespace stillmap {
 namespace {
-
-// The number of uncommitted extents that a quick search compares.
-constexpr std::size_t quick_fits = 256;
-// Addresses for small blocks, in pages, below which they do not matter.
-constexpr std::size_t few_small_pages = 64;
 
 std::uint64_t align_up(std::uint64_t at, std::uint64_t alignment) {
   return (at + alignment - 1) & ~(alignment - 1);
@@ -178,17 +174,6 @@ std::uint64_t extent_map::alignment_of(std::uint64_t bytes, std::uint64_t asked)
   return (bytes & (page_ - 1)) == 0 ? std::max<std::uint64_t>(asked, page_) : asked;
 }
 
-// Where a block would begin in free addresses from `begin` on. A small one that would lie across two pages
-// begins at the second one, if others will fill the gap: where it stays, it keeps one page, not two.
-std::uint64_t extent_map::begin_of(std::uint64_t begin, std::uint64_t bytes,
-                                   std::uint64_t alignment, address_zone zone) const {
-  const std::uint64_t at = align_up(begin, alignment), next = ceil(at + 1);
-  if (!pages_move_ || zone == address_zone::large || at + bytes <= next || bytes > page_) return at;
-  // Among large blocks, the pages that a few small ones keep do not matter.
-  if (reserved_bytes(zone) < std::max(few_small_pages * page_, committed_ / 8)) return at;
-  return small_sizes_.fills(next - at, page_) ? next : at;
-}
-
 // Best fit: the smallest that fits, and of these the lowest, so that long-lived blocks gather there.
 // Nodes of one bin differ by at most a sixteenth, and every node of a later bin is larger.
 extent *extent_map::best_fit(std::uint64_t bytes, std::uint64_t alignment,
@@ -196,7 +181,7 @@ extent *extent_map::best_fit(std::uint64_t bytes, std::uint64_t alignment,
   extent *best = nullptr;
   free_index_[number(zone)].each_from(bytes, [&](extent &s) {
     if (best != nullptr && best->by_size.bin != s.by_size.bin) return false;
-    if (begin_of(s.begin, bytes, alignment, zone) + bytes > s.end()) return true;
+    if (align_up(s.begin, alignment) + bytes > s.end()) return true;
     const bool better = best == nullptr || s.bytes < best->bytes ||
                         (s.bytes == best->bytes && s.begin < best->begin);
     if (better) best = &s;
@@ -212,8 +197,7 @@ extent *extent_map::place(std::uint64_t bytes, std::uint64_t asked, address_zone
   if (s == nullptr && alignment != asked) s = best_fit(bytes, alignment = asked, zone);
   if (s == nullptr) return nullptr;
   reserve_splits(2);
-  const std::uint64_t at = begin_of(s->begin, bytes, alignment, zone);
-  if (zone == address_zone::small) small_sizes_.add(bytes);
+  const std::uint64_t at = align_up(s->begin, alignment);
   remove_from_index(s);
   if (at != s->begin) {
     extent *const block = split(s, at);
@@ -294,7 +278,7 @@ std::optional<extent_map::carved_extent> extent_map::fit(const extent &uncommitt
     e.missing = {device_address(from), static_cast<std::size_t>(to - from)};
     if (!best || e.missing.bytes < best->missing.bytes) best = e;
   };
-  consider(begin_of(low, bytes, alignment, uncommitted.zone));
+  consider(align_up(low, alignment));
   if (right) consider((high - bytes) & ~(alignment - 1));
   return best;
 }
@@ -304,7 +288,7 @@ std::optional<extent_map::carved_extent> extent_map::carve(std::uint64_t bytes, 
   const std::uint64_t alignment = alignment_of(bytes, asked);
   std::optional<carved_extent> best;
   extent *chosen = nullptr;
-  std::size_t looks = mode == search::thorough ? SIZE_MAX : quick_fits;
+  std::size_t looks = mode == search::thorough ? SIZE_MAX : policy::max_compared_fits;
   uncommitted_index_[number(zone)].each_from(bytes, [&](extent &s) {
     const auto e = fit(s, bytes, alignment);
     if (e && (!best || e->missing.bytes < best->missing.bytes ||
@@ -316,7 +300,6 @@ std::optional<extent_map::carved_extent> extent_map::carve(std::uint64_t bytes, 
   });
   if (!best) return std::nullopt;
   reserve_splits(2);
-  if (zone == address_zone::small) small_sizes_.add(bytes);
 
   extent *const left = is(chosen->previous, extent_state::free) ? chosen->previous : nullptr;
   extent *const right = is(chosen->next, extent_state::free) ? chosen->next : nullptr;

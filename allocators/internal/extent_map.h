@@ -19,7 +19,6 @@
 
 #include "stillmap/allocators/internal/extent.h"
 #include "stillmap/allocators/internal/page_map.h"
-#include "stillmap/allocators/internal/size_mix.h"
 
 namespace stillmap {
 
@@ -183,8 +182,6 @@ class extent_map {
   void sort_free(address_zone zone);
   extent *set_state(extent *s, extent_state state);
   std::uint64_t alignment_of(std::uint64_t bytes, std::uint64_t asked) const;
-  std::uint64_t begin_of(std::uint64_t begin, std::uint64_t bytes, std::uint64_t alignment,
-                         address_zone zone) const;
   extent *best_fit(std::uint64_t bytes, std::uint64_t alignment, address_zone zone) const;
   std::optional<carved_extent> fit(const extent &uncommitted, std::uint64_t bytes,
                                    std::uint64_t alignment) const;
@@ -200,7 +197,6 @@ class extent_map {
   std::array<std::size_t, zones> reserved_{};
   std::vector<extent *> first_extents_;
   page_map pages_;
-  size_mix small_sizes_;
   std::size_t aliased_ = 0;
   std::size_t committed_ = 0, free_ = 0;
   std::size_t whole_pages_ = 0;  // of the sorted free extents

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "stillmap/allocators/internal/policy.h"
+
 namespace stillmap {
 
 // The requests that were searched for, each with the bytes and the number of blocks that were live
@@ -32,18 +34,22 @@ class growth_pattern {
   }
   // The program repeats itself: requests recur, and have for a while. In a loop, what is new comes first
   // and nothing later; in a program of which only parts recur, it keeps coming, and is asked for more.
-  bool repeats() const { return recurs() && recurring_ >= std::min(new_ / 8, longest_asked_for); }
+  bool repeats() const {
+    return recurs() &&
+           recurring_ >= std::min(new_ / policy::new_per_recurring, policy::max_recurring_asked);
+  }
   // Of the latest 64 at most five eighths did.
-  bool varies() const { return count_ == 64 && !recurs() && of_64_ <= 40; }
+  bool varies() const {
+    return count_ == 64 && !recurs() && of_64_ <= policy::max_recurring_of_varying_64;
+  }
   std::size_t host_bytes() const { return seen_.capacity() * sizeof(std::uint64_t); }
 
  private:
   static constexpr std::size_t remembered = 4096, at_first = 512;  // a stream may need memory once
   static constexpr std::uint64_t most_unsampled = 255, most_unsampled_of_loops = 7;
-  static constexpr std::uint64_t longest_asked_for = 4096;
 
   // At least three quarters of the latest 32 requests came before.
-  bool recurs() const { return count_ >= 32 && of_32_ >= 24; }
+  bool recurs() const { return count_ >= 32 && of_32_ >= policy::min_recurring_of_32; }
 
   [[gnu::noinline]] void count(std::uint64_t key) {
     if (seen_.size() < remembered && 8 * filled_ >= seen_.size()) grow();

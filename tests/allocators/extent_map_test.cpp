@@ -539,34 +539,6 @@ TEST(extent_map, committed_addresses_come_and_go_as_one) {
 }
 
 // Small and large blocks have addresses of their own.
-// Places small blocks until none fits. Returns how many lie across two pages.
-std::size_t fill_with_small_blocks(extent_map &extents, std::size_t pages, auto size) {
-  constexpr std::uint64_t page = 2 << 20;
-  extents.add({device_address(base), pages * page}, true, address_zone::small);
-  std::size_t across = 0;
-  while (const extent *const s = extents.place(size(), allocation_granule, address_zone::small)) {
-    across += (s->begin - base) / page != (s->end() - 1 - base) / page;
-  }
-  return across;
-}
-
-TEST(extent_map, small_blocks_of_one_size_lie_across_pages) {
-  extent_map extents(2 << 20);
-  fill_with_small_blocks(extents, 64, [] { return 700 << 10; });
-  EXPECT_LT(extents.free_bytes(), 700u << 10);
-}
-
-// Regression: one that stays kept two pages from large blocks: a thirtieth more memory in `pinholes`.
-TEST(extent_map, small_blocks_of_many_sizes_lie_within_pages) {
-  extent_map extents(2 << 20);
-  std::mt19937 random(1);
-  const std::size_t across = fill_with_small_blocks(extents, 256, [&] {
-    return round_up(16 * 1024 + random() % (496 * 1024), allocation_granule);
-  });
-  EXPECT_LT(across, 256u / 3) << "of 255 page boundaries";
-  EXPECT_LT(extents.free_bytes(), extents.committed_bytes() / 25);
-}
-
 TEST(extent_map, a_zone_is_not_used_by_blocks_of_another) {
   extent_map extents(map_page);
   extents.add({device_address(base), 8 * map_page}, true);
