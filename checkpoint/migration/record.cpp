@@ -312,12 +312,12 @@ result<std::vector<record_info>> list_records(const std::string &directory,
       return make_system_error(-in.fd, record_op, "the directory of records cannot be opened",
                                directory);
     }
-    std::vector<std::string> names;
-    if (const int r = files.names_in(in.fd, names); r < 0) {
+    std::vector<std::string> found;
+    if (const int r = files.names_in(in.fd, found); r < 0) {
       return make_system_error(-r, record_op, "the directory of records cannot be read", directory);
     }
     std::vector<record_info> out;
-    for (const std::string_view name : names) {
+    for (const std::string_view name : found) {
       if (!name.ends_with(".record")) continue;
       if (const auto task = parse_task_id(name.substr(0, name.size() - 7)))
         out.emplace_back().task = *task;
