@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <new>
 
-#include "stillmap/allocators/internal/arena_locks.h"
 #include "stillmap/allocators/internal/room.h"
 
 namespace stillmap {
@@ -83,115 +82,6 @@ extent *arena::find_extent(const block_request &r, search_in where) {
   return nullptr;
 }
 
-// ---- remembered places ----
-
-bool arena::begin_search(const block_request &r) {
-  if (!repeats_ || r.alignment != allocation_granule) return false;
-  loop_.begin_search(r.bytes, counters_.live, counters_.allocations - counters_.frees);
-  return true;
-}
-
-// `lent`: nullptr because a place lacks only lent pages, which can be fetched.
-extent *arena::claim_remembered(const block_request &r, bool &lent) {
-  if (!begin_search(r)) return nullptr;
-  for (const auto by : {loop_memory::by::addresses, loop_memory::by::amount}) {
-    const loop_memory::place *const p = loop_.find(by);
-    if (p == nullptr) continue;
-    const std::uint64_t begin = p->begin, end = begin + r.bytes;
-    extent *first = extents.at(begin, p->at);
-    if (first->cached && first->begin == begin && first->bytes == r.bytes) {
-      uncache(*first);
-      return first;
-    }
-    const availability now = examine(first, begin, end, nullptr);
-    lent = now == availability::lent && short_of_memory_;
-    if (lent) return nullptr;
-    if (now != availability::available) continue;
-    extents.expect_recalls(recalls_.size());
-    if (!recalls_.empty()) first = perform_recalls(first, begin);
-    for (extent *s = first;; s = s->next) {
-      if (s->cached) detach_cached(*s, begin);
-      if (end <= s->end()) break;
-    }
-    return extents.place_at(first, begin, r.bytes);
-  }
-  return nullptr;
-}
-
-// Whether the block at `begin` would need no driver call: `recalls_` has what must be recalled for it. With
-// `others`, lent pages can be recalled too. `first`: the extent at `begin`.
-arena::availability arena::examine(const extent *first, std::uint64_t begin, std::uint64_t end,
-                                   const held_arenas *others) {
-  const std::uint64_t page = extents.page_bytes();
-  const std::uint64_t low = begin & ~(page - 1), high = (end + page - 1) & ~(page - 1);
-  const virtual_range place{device_address(low), static_cast<std::size_t>(high - low)};
-  ++examinations_;
-  recalls_.clear();
-  availability worst = availability::available;
-  for (const extent *s = first; s != nullptr; s = s->next) {
-    if (s->state == extent_state::aliased) {
-      const availability now =
-          examine_aliased(std::max(low, s->begin), std::min(high, s->end()), place, others);
-      if (now == availability::in_use) return now;
-      worst = std::max(worst, now);
-    } else if (!is_unused(*s)) {
-      return availability::in_use;
-    }
-    if (end <= s->end()) return worst;
-  }
-  return availability::in_use;
-}
-
-// The same of aliased pages: each must be unused where it is, which is outside of the place, and no two may be
-// the same.
-arena::availability arena::examine_aliased(std::uint64_t at, std::uint64_t last,
-                                           const virtual_range &place, const held_arenas *others) {
-  while (at < last) {
-    const std::uint64_t owner = extents.owner_of(at);
-    arena *in = extents.contains(owner) ? this : nullptr;
-    if (in == nullptr && others == nullptr) return availability::lent;
-    if (in == nullptr) in = others->addresses.at(owner);
-    if (in == nullptr) return availability::in_use;
-    if (others != nullptr) others->held.assume_held(*in);
-    in->lock.assume_held();
-    if (in != this && in->pinned) return availability::in_use;
-    const extent_map::run there =
-        extents.next_run(at, static_cast<std::size_t>((last - at) / extents.page_bytes()),
-                         examinations_, in->extents);
-    const std::uint64_t bytes = there.pages * extents.page_bytes();
-    if (bytes == 0 ||
-        (there.owner < place.end().value() && place.begin.value() < there.owner + bytes)) {
-      return availability::in_use;
-    }
-    extent *const used = in->extents.at(there.owner);
-    if (!in->all_unused(used, there.owner + bytes)) return availability::in_use;
-    recalls_.push_back({at, there.owner, bytes, in, used});
-    at += bytes;
-  }
-  return availability::available;
-}
-
-bool arena::all_unused(const extent *first, std::uint64_t end) const {
-  for (const extent *s = first; s != nullptr && is_unused(*s); s = s->next) {
-    if (end <= s->end()) return true;
-  }
-  return false;
-}
-
-// Performs `recalls_` for a place at `begin`, where `first` is. Returns the extent there now.
-extent *arena::perform_recalls(extent *first, std::uint64_t begin) {
-  extent *last = first;
-  for (const recall &r : recalls_) {
-    evict(r.owner, r.owner + r.bytes, r.at);
-    const std::size_t pages = static_cast<std::size_t>(r.bytes) / extents.page_bytes();
-    last = extents.recall(r.alias, pages, last, r.at);
-    if (!first->contains(begin)) first = last;
-    counters_.recalled += pages;
-    if (history_ != nullptr && history_->enabled()) notify_recalled(r.alias, r.owner, r.bytes);
-  }
-  return extents.at(begin, first);
-}
-
 void arena::evict(std::uint64_t begin, std::uint64_t end, extent *hint) {
   for (extent *s = extents.at(begin, hint);; s = s->next) {
     if (s->cached) s = evict(*s);
@@ -202,15 +92,6 @@ void arena::evict(std::uint64_t begin, std::uint64_t end, extent *hint) {
 extent *arena::evict(extent &s) {
   uncache(s);
   return release(s);
-}
-
-// A cached extent becomes part of the block at `begin`: removes its other entry from the table.
-inline void arena::detach_cached(extent &s, std::uint64_t begin) {
-  uncache(s);
-  if (s.blocks != nullptr) dissolve(s);
-  if (s.begin == begin || !s.in_table) return;
-  blocks_.erase(s.begin);
-  s.in_table = false;
 }
 
 // ---- blocks ----
