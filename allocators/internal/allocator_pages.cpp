@@ -191,7 +191,7 @@ void allocator_core::note_short_of_memory() {
   }
 }
 
-// Returns lent pages to the first placement for the request to which they can return, behind the work
+// Returns lent pages to the remembered place of the request, if they can return there, behind the work
 // that used them. nullptr: there is none before one that needs no such pages.
 void *allocator_core::allocate_at_lent(arena &a, const block_request &r) {
   if (arenas_.size() > policy::max_lending_arenas) return nullptr;

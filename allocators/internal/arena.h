@@ -149,7 +149,7 @@ class arena {
   // The extent that must be carved to serve `r`: `r` itself, or a slab for it.
   static block_request growth_for(const block_request &r);
 
-  // arena_lending.cpp: pages that went to other arenas and stay mapped here.
+  // arena_claim.cpp: pages that went to other arenas and stay mapped here.
   bool lends() const STILLMAP_REQUIRES(lock) { return repeats_ && !pinned; }
   // allocate() stopped at such a place, or would. May run out.
   bool wants_lent(const block_request &r) STILLMAP_REQUIRES(lock);
