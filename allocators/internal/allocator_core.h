@@ -198,7 +198,7 @@ class allocator_core {
   void drop_aliases_if_fragmented(arena &a) STILLMAP_REQUIRES(growth_mutex_);
   bool drop_aliases(arena &a) STILLMAP_REQUIRES(growth_mutex_);
   bool lends(const arena &a) const STILLMAP_REQUIRES(growth_mutex_);
-  void note_short_of_memory() STILLMAP_REQUIRES(growth_mutex_);
+  void note_memory_state(std::size_t peak, bool exhausted) STILLMAP_REQUIRES(growth_mutex_);
   void *allocate_at_lent(arena &a, const block_request &r) STILLMAP_REQUIRES(growth_mutex_);
   void return_lent(arena &a, const block_request &r) STILLMAP_REQUIRES(growth_mutex_);
 
@@ -282,6 +282,10 @@ class allocator_core {
   // Pools, other than pages_, that own pages of this allocator: they must outlive the pages.
   std::vector<std::shared_ptr<page_pool>> foreign_pools_ STILLMAP_GUARDED_BY(growth_mutex_);
   stream_progress progress_ STILLMAP_GUARDED_BY(growth_mutex_);
+  // The ceiling when more pages than that were wanted last; 0: not since it was raised. And the bytes beyond
+  // which the driver or a quota refused pages last.
+  std::size_t exhausted_ceiling_ STILLMAP_GUARDED_BY(growth_mutex_) = 0;
+  std::size_t refused_beyond_ STILLMAP_GUARDED_BY(growth_mutex_) = SIZE_MAX;
 
   // arenas_ again, for stats(), which does not wait for growth.
   mutable mutex arenas_mutex_;

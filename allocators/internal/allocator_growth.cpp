@@ -227,7 +227,7 @@ void allocator_core::enter(arena &a, std::shared_ptr<address_block> block, addre
 
 // ---- pages ----
 
-// Collects `pages` pages for `a`: creates up to the tolerated amount, then takes free pages of idle
+// Collects `pages` pages for `a`: creates up to the slack, then takes free pages of idle
 // arenas, then creates up to the limit. Above effort::ordinary it takes every free page first; with
 // ordered_by_host only idle ones, until effort::waiting.
 status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
@@ -250,7 +250,7 @@ status allocator_core::collect_pages(arena &a, std::size_t pages, effort level,
   };
   // The addresses of the arena's own free pages may be part of a graph.
   if (!supply.ordered_by_host) take(a);
-  if (missing > room(ceiling()) || policy::is_short(ceiling(), peak)) note_short_of_memory();
+  note_memory_state(peak, missing > room(ceiling()));
   if (missing > freely) {
     for (const bool idle_ones : {true, false}) {
       for (const auto &other : arenas_) {

@@ -70,9 +70,13 @@ status allocator_core::create(arena &a, std::size_t pages, page_supply &supply) 
   }
   if (!s) {
     // The rest of the device is in use by others.
-    if (s.error().code != std::errc::not_enough_memory) note_short_of_memory();
+    if (s.error().code != std::errc::not_enough_memory) {
+      refused_beyond_ = committed();
+      note_memory_state(live_peak_, true);
+    }
     return s;
   }
+  refused_beyond_ = SIZE_MAX;
   for (const page_ptr &p : supply.created) {
     const auto &home = p.pool();
     const auto &known = foreign_pools_;
@@ -184,10 +188,20 @@ bool allocator_core::lends(const arena &a) const {
   return a.lends();
 }
 
-void allocator_core::note_short_of_memory() {
+// `exhausted`: pages could not be created, or more than there may be are wanted. That stays so until there may be
+// more.
+void allocator_core::note_memory_state(std::size_t peak, bool exhausted) {
+  if (exhausted) {
+    exhausted_ceiling_ = ceiling();
+  } else if (exhausted_ceiling_ < ceiling()) {
+    exhausted_ceiling_ = 0;
+  }
+  const bool is_short = policy::is_short(std::min(ceiling(), refused_beyond_), peak, page());
+  const bool recalls_lent =
+      (is_short || exhausted_ceiling_ != 0) && arenas_.size() <= policy::max_lending_arenas;
   for (const auto &a : arenas_) {
     const lock_guard lock(a->lock);
-    a->set_short_of_memory();
+    a->set_memory_state(is_short, recalls_lent);
   }
 }
 

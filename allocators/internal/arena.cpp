@@ -19,7 +19,7 @@ void *arena::allocate(const block_request &r) {
 void *arena::allocate_not_reused(const block_request &r) {
   add_to_pattern(r);
   const block_request wanted = growth_for(r);
-  bool lent = false;
+  bool lent = recalls_lent_;
   extent *s = claim_remembered(wanted, lent);
   if (s == nullptr && !lent && r.alignment == allocation_granule) s = find_cached(wanted.bytes);
   if (s == nullptr && !lent) s = find_extent(wanted, search_in::own_zone);
@@ -69,7 +69,7 @@ extent *arena::find_cached(std::uint64_t bytes) {
 // at once: blocks lie more densely, and fewer are found whole.
 extent *arena::find_extent(const block_request &r, search_in where) {
   const address_zone own = zone_of(r.bytes);
-  if (short_of_memory_) flush();
+  if (short_of_memory_ && cached_bytes_ != 0) flush();
   for (const bool again : {false, true}) {
     if (again && cached_bytes_ == 0 && !empty_slabs_) break;
     if (again) flush();

@@ -173,10 +173,13 @@ class arena {
 
   // Merges all cached blocks and empty slabs into free memory.
   void flush() STILLMAP_REQUIRES(lock);
-  // No more pages can be created, as far as the latest growth knows. Then freed blocks are merged before
-  // anything is searched, and a place that lacks only lent pages is in its turn like any other; before, it
-  // is passed over.
-  void set_short_of_memory() STILLMAP_REQUIRES(lock) { short_of_memory_ = true; }
+  // What the latest growth knows. `short_of_memory`: freed blocks are merged before anything is searched.
+  // `recalls_lent`: a place that lacks only lent pages is in its turn like any other; otherwise it is passed
+  // over, while pages can be created.
+  void set_memory_state(bool short_of_memory, bool recalls_lent) STILLMAP_REQUIRES(lock) {
+    short_of_memory_ = short_of_memory;
+    recalls_lent_ = recalls_lent;
+  }
   // Whether its program is known to repeat itself, as far as the pattern tells. Such an arena keeps freed
   // blocks whole, and its requests go where they went in the last iteration.
   bool repeats() const STILLMAP_REQUIRES(lock) { return repeats_; }
@@ -379,7 +382,7 @@ class arena {
   extent *find_extent(const block_request &r, search_in where) STILLMAP_REQUIRES(lock);
   // False: nothing is remembered for such a request.
   bool begin_search(const block_request &r) STILLMAP_REQUIRES(lock);
-  extent *claim_remembered(const block_request &r, bool &lent) STILLMAP_REQUIRES(lock);
+  extent *claim_remembered(const block_request &r, bool &stop_at_lent) STILLMAP_REQUIRES(lock);
   availability examine(const extent *first, std::uint64_t begin, std::uint64_t end,
                        const held_arenas *others) STILLMAP_REQUIRES(lock);
   availability examine_aliased(std::uint64_t at, std::uint64_t last, const virtual_range &place,
@@ -414,6 +417,7 @@ class arena {
   std::uint64_t examinations_ STILLMAP_GUARDED_BY(lock);
   std::vector<recall> recalls_ STILLMAP_GUARDED_BY(lock);  // of the last one
   bool short_of_memory_ STILLMAP_GUARDED_BY(lock) = false;
+  bool recalls_lent_ STILLMAP_GUARDED_BY(lock) = false;
   // There may be an empty slab that is not cached.
   bool empty_slabs_ STILLMAP_GUARDED_BY(lock) = false;
   bool repeats_ STILLMAP_GUARDED_BY(lock) = false;

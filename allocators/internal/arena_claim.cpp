@@ -2,6 +2,7 @@
 // were lent to other arenas return to where they are still mapped.
 // docs/allocator_growth.md#lent-pages
 #include <algorithm>
+#include <utility>
 
 #include "stillmap/allocators/internal/arena.h"
 #include "stillmap/allocators/internal/arena_locks.h"
@@ -14,8 +15,10 @@ bool arena::begin_search(const block_request &r) {
   return true;
 }
 
-// `lent`: nullptr because a place lacks only lent pages, which can be fetched.
-extent *arena::claim_remembered(const block_request &r, bool &lent) {
+// `stop_at_lent`: at a place that lacks only lent pages; then it is true afterwards. Otherwise such places are
+// passed over.
+extent *arena::claim_remembered(const block_request &r, bool &stop_at_lent) {
+  const bool stops = std::exchange(stop_at_lent, false);
   if (!begin_search(r)) return nullptr;
   for (const auto by : {loop_memory::by::addresses, loop_memory::by::amount}) {
     const loop_memory::place *const p = loop_.find(by);
@@ -27,8 +30,10 @@ extent *arena::claim_remembered(const block_request &r, bool &lent) {
       return first;
     }
     const availability now = examine(first, begin, end, nullptr);
-    lent = now == availability::lent && short_of_memory_;
-    if (lent) return nullptr;
+    if (now == availability::lent && stops) {
+      stop_at_lent = true;
+      return nullptr;
+    }
     if (now != availability::available) continue;
     extents.expect_recalls(recalls_.size());
     if (!recalls_.empty()) first = perform_recalls(first, begin);
@@ -128,7 +133,7 @@ inline void arena::detach_cached(extent &s, std::uint64_t begin) {
 
 bool arena::wants_lent(const block_request &r) {
   const block_request wanted = growth_for(r);
-  if (!short_of_memory_ || !begin_search(wanted)) return false;
+  if (!recalls_lent_ || !begin_search(wanted)) return false;
   for (const auto by : {loop_memory::by::addresses, loop_memory::by::amount}) {
     const loop_memory::place *const p = loop_.find(by);
     if (p == nullptr) continue;
@@ -188,8 +193,8 @@ void arena::recall_lent(const std::vector<recall> &pages, const all_arena_locks 
 }
 
 void *arena::allocate_at_remembered(const block_request &r) {
-  bool lent = false;
-  extent *const s = claim_remembered(growth_for(r), lent);
+  bool stop_at_lent = false;
+  extent *const s = claim_remembered(growth_for(r), stop_at_lent);
   if (s == nullptr) return nullptr;
   return r.small() ? enter_slab(s, r) : enter(s, r);
 }

@@ -30,11 +30,13 @@ constexpr std::uint64_t starved_base = 0x10000000;
 
 class starved_arena {
  public:
-  explicit starved_arena(std::uint64_t seed) : random_(seed) {
+  explicit starved_arena(std::uint64_t seed) : seed_(seed), random_(seed) {
     arena_.extents.add({device_address(starved_base), 4096 * starved_page});
   }
 
   void step() {
+    // The pattern, which knows better, undoes it now and then.
+    if (seed_ % 2 == 0 && random_() % 8 == 0) arena_.set_repeats(true);
     switch (random_() % 8) {
       case 0:
       case 1:
@@ -189,6 +191,7 @@ class starved_arena {
                      [&](const pending_block &b) { arena_.complete_free(b.address); });
   }
 
+  const std::uint64_t seed_;
   std::mt19937_64 random_;
   arena arena_{1, {}, starved_page};
   pending_frees pending_;

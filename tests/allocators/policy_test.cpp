@@ -35,9 +35,11 @@ TEST(policy, a_loop_on_several_streams_may_have_more) {
 }
 
 TEST(policy, memory_is_short_where_the_least_slack_does_not_fit) {
-  EXPECT_TRUE(is_short(peak, peak));
-  EXPECT_TRUE(is_short(peak + GiB - 1, peak));
-  EXPECT_FALSE(is_short(peak + GiB, peak));
+  EXPECT_TRUE(is_short(peak, peak, page));
+  EXPECT_TRUE(is_short(peak + GiB - 1, peak, page));
+  EXPECT_FALSE(is_short(peak + GiB, peak, page));
+  EXPECT_TRUE(is_short(11 * page, 10 * page, page));
+  EXPECT_FALSE(is_short(12 * page, 10 * page, page));
 }
 
 TEST(policy, what_varies_keeps_no_more_aliases_than_memory) {
