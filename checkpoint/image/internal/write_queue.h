@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "stillmap/checkpoint/base/block_file.h"
+#include "stillmap/checkpoint/image/digest.h"
 
 namespace stillmap::image {
 
