@@ -1,5 +1,5 @@
-// Threads that share a stream while its memory grows, is lent to another stream, and is packed and unpacked:
-// their loops repeat themselves, then change, and requests beyond the limit pack everything.
+// Threads that share a stream while its memory grows, is lent to another stream, and its program is found to be a
+// loop and to be none: their loops repeat themselves, then change, and requests beyond the limit merge everything.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -116,7 +116,7 @@ class sharing_thread {
 
 class shared_stream : public testing::buffer_test {};
 
-TEST_F(shared_stream, is_packed_and_unpacked_while_threads_use_it) {
+TEST_F(shared_stream, is_found_to_be_a_loop_while_threads_use_it) {
   STILLMAP_NEEDS_VMM();
   const int cycles = testing::sanitizer().empty() ? 8 : 2;
   caching_allocator_options options;
@@ -126,7 +126,7 @@ TEST_F(shared_stream, is_packed_and_unpacked_while_threads_use_it) {
   caching_allocator &heap = **made;
   const stream shared = make_stream(), other = make_stream();
   std::atomic<int> running{2};
-  std::atomic<bool> had_placements{false};
+  std::atomic<bool> was_loop{false};
   std::vector<std::string> wrong(3);
   const auto on_each_thread = [&](unsigned number, const stream &s, auto act) {
     return std::thread([&, number, act] {
@@ -154,18 +154,18 @@ TEST_F(shared_stream, is_packed_and_unpacked_while_threads_use_it) {
       if (mine.allocate(6 * page())) mine.free_first();
     }
   }));
-  // More than the limit: growth packs everything. Sizes have placements again where blocks are cached.
+  // More than the limit: growth merges everything. Blocks are cached in loops alone.
   threads.emplace_back([&] {
     while (running != 0) {
       EXPECT_FALSE(heap.allocate(options.limit + 1, shared));
       for (const arena_stats &a : heap.stats().arenas) {
-        if (a.stream == stream_ref(shared) && a.cached != 0) had_placements = true;
+        if (a.stream == stream_ref(shared) && a.cached != 0) was_loop = true;
       }
     }
   });
   for (std::thread &t : threads) t.join();
   for (const std::string &what : wrong) EXPECT_EQ(what, "");
-  EXPECT_TRUE(had_placements);
+  EXPECT_TRUE(was_loop);
   EXPECT_GT(heap.stats().pages_moved, 0u);
   EXPECT_EQ(heap.stats().total.live, 0u);
   EXPECT_EQ(heap.stats().total.blocks, 0u);

@@ -109,9 +109,9 @@ void random_iteration(caching_allocator &heap, unsigned seed, Allocate allocate,
   for (void *const block : live) ASSERT_TRUE(heap.free(block));
 }
 
-// A program that was short of memory once is packed: growth takes its free pages before it creates
+// A program that does not repeat itself: growth takes its free pages before it creates
 // more than a little.
-TEST_F(steady, a_packed_program_holds_a_40th_more_than_its_peak) {
+TEST_F(steady, what_does_not_repeat_holds_a_40th_more_than_its_peak) {
   STILLMAP_NEEDS_VMM();
   restart_with("unbacked");
   if (dev().total_memory().bytes() < 4_GiB) GTEST_SKIP() << "needs 4 GiB";
@@ -200,7 +200,7 @@ class variable_training {
 };
 
 // Regression: such a program was taken for a loop in its first steps. What it had moved then counted when
-// it was packed, so that pages were created beside free ones.
+// it turned out to be none, so that pages were created beside free ones.
 TEST_F(steady, training_with_other_lengths_holds_little_more_than_its_peak) {
   STILLMAP_NEEDS_VMM();
   restart_with("unbacked");
@@ -248,7 +248,7 @@ TEST_F(steady, a_training_loop_makes_no_driver_call_after_its_third_step) {
 }
 
 // Regression: whether a program repeats itself was judged by the requests that needed pages alone. In
-// such a loop these are other ones in each iteration, so that it was packed, and moved pages for ever.
+// such a loop these are other ones in each iteration, so that it was taken for none, and moved pages for ever.
 TEST_F(steady, a_loop_of_random_sizes_and_lifetimes_comes_to_rest) {
   STILLMAP_NEEDS_VMM();
   restart_with("unbacked");
@@ -463,7 +463,7 @@ TEST_F(steady, more_places_of_one_size_than_a_few_thousand) {
   EXPECT_EQ(at[4], at[2]);
 }
 
-// Regression: a loop of steps that differ got placements of sizes, which need more than packed blocks do,
+// Regression: a loop of steps that differ went to places of each size, which need more than dense blocks do,
 // and ran out of memory or moved pages for ever.
 TEST_F(steady, steps_that_recur_need_no_more_than_once) {
   STILLMAP_NEEDS_VMM();
@@ -568,7 +568,7 @@ TEST_F(two_shapes, pages_are_lent_to_another_stream_behind_an_event) {
   for (const bool fails : {false, true}) {
     checked_heap h(dev());
     const stream s = make_stream(), t = make_stream();
-    // Where one stream has all the memory and little of it is left, it is packed, and lends nothing.
+    // Where one stream has all the memory and little of it is left, blocks lie densely.
     const auto first = h.allocate(page(), t);
     ASSERT_TRUE(first && h.free(*first) && h.heap().empty_cache());
     begin(h, s);
@@ -615,7 +615,7 @@ TEST_F(two_shapes, pages_are_lent_to_another_stream_behind_an_event) {
 }
 
 // Pages of one that does not repeat itself serve another stream once no alias is left.
-TEST_F(steady, pages_of_a_packed_stream_lose_their_second_addresses_before_they_serve_another) {
+TEST_F(steady, pages_of_no_loop_lose_their_second_addresses_before_they_serve_another) {
   STILLMAP_NEEDS_VMM();
   STILLMAP_NEEDS_HOSTCUDA();
   for (const bool fails : {false, true}) {
