@@ -19,12 +19,12 @@ void *arena::allocate(const block_request &r) {
 void *arena::allocate_not_reused(const block_request &r) {
   add_to_pattern(r);
   const block_request wanted = growth_for(r);
-  bool lent = recalls_lent_;
-  extent *s = claim_remembered(wanted, lent);
-  if (s == nullptr && !lent && r.alignment == allocation_granule) s = find_cached(wanted.bytes);
-  if (s == nullptr && !lent) s = find_extent(wanted, search_in::own_zone);
-  if (s == nullptr) return nullptr;
-  return r.small() ? enter_slab(s, r) : enter(s, r);
+  const claimed there = claim_remembered(wanted, recalls_lent_);
+  if (there.lent) return nullptr;
+  extent *s = there.block;
+  if (s == nullptr && r.alignment == allocation_granule) s = find_cached(wanted.bytes);
+  if (s == nullptr) s = find_extent(wanted, search_in::own_zone);
+  return s != nullptr ? enter_found(s, r) : nullptr;
 }
 
 inline void arena::add_to_pattern(const block_request &r) {

@@ -146,19 +146,22 @@ class arena {
     return hand_out(*s, r);
   }
   void *enter_slab(extent *s, const block_request &r) STILLMAP_REQUIRES(lock);
+  // The same for an extent of growth_for().
+  void *enter_found(extent *s, const block_request &r) STILLMAP_REQUIRES(lock) {
+    return r.small() ? enter_slab(s, r) : enter(s, r);
+  }
   // The extent that must be carved to serve `r`: `r` itself, or a slab for it.
   static block_request growth_for(const block_request &r);
 
   // arena_claim.cpp: pages that went to other arenas and stay mapped here.
   bool lends() const STILLMAP_REQUIRES(lock) { return repeats_ && !pinned; }
-  // allocate() stopped at such a place, or would. May run out.
+  // Whether allocate() stops at a remembered place that lacks only such pages. May run out.
   bool wants_lent(const block_request &r) STILLMAP_REQUIRES(lock);
   // Pages to be used at the address `alias` again, where they are still mapped, instead of at `owner`.
   struct recall {
     std::uint64_t alias = 0, owner = 0, bytes = 0;
-    arena *in = nullptr;  // where they are now
-    extent *at =
-        nullptr;  // at the owner, before any recall; of lent pages, once they are set aside
+    arena *in = nullptr;   // where they are now
+    extent *at = nullptr;  // there, before any recall; lent pages: once they are set aside
   };
   // The lent pages that the remembered place of `r` needs: they are free or cached where they are. Empty: it
   // needs none. May run out.
@@ -380,9 +383,16 @@ class arena {
   void add_to_pattern(const block_request &r) STILLMAP_REQUIRES(lock);
   extent *find_cached(std::uint64_t bytes) STILLMAP_REQUIRES(lock);
   extent *find_extent(const block_request &r, search_in where) STILLMAP_REQUIRES(lock);
-  // False: nothing is remembered for such a request.
-  bool begin_search(const block_request &r) STILLMAP_REQUIRES(lock);
-  extent *claim_remembered(const block_request &r, bool &stop_at_lent) STILLMAP_REQUIRES(lock);
+  template <class Visit>
+  void each_remembered(const block_request &r, Visit visit) STILLMAP_REQUIRES(lock);
+  // A remembered place of the request that is available. `lent`: there is one before it that lacks only lent
+  // pages; with `stop_at_lent`, which else passes it over.
+  struct claimed {
+    extent *block = nullptr;
+    bool lent = false;
+  };
+  claimed claim_remembered(const block_request &r, bool stop_at_lent) STILLMAP_REQUIRES(lock);
+  extent *claim(extent *first, std::uint64_t begin, std::uint64_t bytes) STILLMAP_REQUIRES(lock);
   availability examine(const extent *first, std::uint64_t begin, std::uint64_t end,
                        const held_arenas *others) STILLMAP_REQUIRES(lock);
   availability examine_aliased(std::uint64_t at, std::uint64_t last, const virtual_range &place,

@@ -2,48 +2,49 @@
 // were lent to other arenas return to where they are still mapped.
 // docs/allocator_growth.md#lent-pages
 #include <algorithm>
-#include <utility>
+#include <iterator>
 
 #include "stillmap/allocators/internal/arena.h"
 #include "stillmap/allocators/internal/arena_locks.h"
 
 namespace stillmap {
 
-bool arena::begin_search(const block_request &r) {
-  if (!repeats_ || r.alignment != allocation_granule) return false;
+// Calls visit(begin, the extent there) for the places that are remembered for the request, until it returns true.
+template <class Visit>
+void arena::each_remembered(const block_request &r, Visit visit) {
+  if (!repeats_ || r.alignment != allocation_granule) return;
   loop_.begin_search(r.bytes, counters_.live, counters_.allocations - counters_.frees);
-  return true;
-}
-
-// `stop_at_lent`: at a place that lacks only lent pages; then it is true afterwards. Otherwise such places are
-// passed over.
-extent *arena::claim_remembered(const block_request &r, bool &stop_at_lent) {
-  const bool stops = std::exchange(stop_at_lent, false);
-  if (!begin_search(r)) return nullptr;
   for (const auto by : {loop_memory::by::addresses, loop_memory::by::amount}) {
     const loop_memory::place *const p = loop_.find(by);
-    if (p == nullptr) continue;
-    const std::uint64_t begin = p->begin, end = begin + r.bytes;
-    extent *first = extents.at(begin, p->at);
+    if (p != nullptr && visit(p->begin, extents.at(p->begin, p->at))) return;
+  }
+}
+
+arena::claimed arena::claim_remembered(const block_request &r, bool stop_at_lent) {
+  claimed out;
+  each_remembered(r, [&](std::uint64_t begin, extent *first) STILLMAP_REQUIRES(lock) {
     if (first->cached && first->begin == begin && first->bytes == r.bytes) {
       uncache(*first);
-      return first;
+      out.block = first;
+      return true;
     }
-    const availability now = examine(first, begin, end, nullptr);
-    if (now == availability::lent && stops) {
-      stop_at_lent = true;
-      return nullptr;
-    }
-    if (now != availability::available) continue;
-    extents.expect_recalls(recalls_.size());
-    if (!recalls_.empty()) first = perform_recalls(first, begin);
-    for (extent *s = first;; s = s->next) {
-      if (s->cached) detach_cached(*s, begin);
-      if (end <= s->end()) break;
-    }
-    return extents.place_at(first, begin, r.bytes);
+    const availability now = examine(first, begin, begin + r.bytes, nullptr);
+    out.lent = stop_at_lent && now == availability::lent;
+    if (now == availability::available) out.block = claim(first, begin, r.bytes);
+    return out.lent || out.block != nullptr;
+  });
+  return out;
+}
+
+// Requires: the latest examine() was of that range, and found it available. `first`: the extent at `begin`.
+extent *arena::claim(extent *first, std::uint64_t begin, std::uint64_t bytes) {
+  extents.expect_recalls(recalls_.size());
+  if (!recalls_.empty()) first = perform_recalls(first, begin);
+  for (extent *s = first;; s = s->next) {
+    if (s->cached) detach_cached(*s, begin);
+    if (begin + bytes <= s->end()) break;
   }
-  return nullptr;
+  return extents.place_at(first, begin, bytes);
 }
 
 // Whether the block at `begin` would need no driver call: `recalls_` has what must be recalled for it. With
@@ -80,8 +81,7 @@ arena::availability arena::examine_aliased(std::uint64_t at, std::uint64_t last,
     if (in == nullptr && others == nullptr) return availability::lent;
     if (in == nullptr) in = others->addresses.at(owner);
     if (in == nullptr) return availability::in_use;
-    if (others != nullptr) others->held.assume_held(*in);
-    in->lock.assume_held();
+    in->lock.assume_held();  // this one's, or one of others->held
     if (in != this && in->pinned) return availability::in_use;
     const extent_map::run there =
         extents.next_run(at, static_cast<std::size_t>((last - at) / extents.page_bytes()),
@@ -133,32 +133,27 @@ inline void arena::detach_cached(extent &s, std::uint64_t begin) {
 
 bool arena::wants_lent(const block_request &r) {
   const block_request wanted = growth_for(r);
-  if (!recalls_lent_ || !begin_search(wanted)) return false;
-  for (const auto by : {loop_memory::by::addresses, loop_memory::by::amount}) {
-    const loop_memory::place *const p = loop_.find(by);
-    if (p == nullptr) continue;
-    const extent *const first = extents.at(p->begin, p->at);
-    const std::uint64_t end = p->begin + wanted.bytes;
-    if (examine(first, p->begin, end, nullptr) == availability::lent) return true;
-  }
-  return false;
+  bool lent = false;
+  if (!recalls_lent_) return false;
+  each_remembered(wanted, [&](std::uint64_t begin, const extent *first) STILLMAP_REQUIRES(lock) {
+    lent = examine(first, begin, begin + wanted.bytes, nullptr) == availability::lent;
+    return lent;
+  });
+  return lent;
 }
 
 std::vector<arena::recall> arena::find_lent(const block_request &r, const held_arenas &others) {
   others.held.assume_held(*this);
   std::vector<recall> out;
   const block_request wanted = growth_for(r);
-  if (!begin_search(wanted)) return out;
-  for (const auto by : {loop_memory::by::addresses, loop_memory::by::amount}) {
-    const loop_memory::place *const p = loop_.find(by);
-    if (p == nullptr) continue;
-    const extent *const first = extents.at(p->begin, p->at);
-    const std::uint64_t end = p->begin + wanted.bytes;
-    if (examine(first, p->begin, end, &others) != availability::available) continue;
+  each_remembered(wanted, [&](std::uint64_t begin, const extent *first) STILLMAP_REQUIRES(lock) {
+    if (examine(first, begin, begin + wanted.bytes, &others) != availability::available) {
+      return false;
+    }
     std::copy_if(recalls_.begin(), recalls_.end(), std::back_inserter(out),
                  [&](const recall &one) { return one.in != this; });
-    break;
-  }
+    return true;
+  });
   return out;
 }
 
@@ -193,10 +188,8 @@ void arena::recall_lent(const std::vector<recall> &pages, const all_arena_locks 
 }
 
 void *arena::allocate_at_remembered(const block_request &r) {
-  bool stop_at_lent = false;
-  extent *const s = claim_remembered(growth_for(r), stop_at_lent);
-  if (s == nullptr) return nullptr;
-  return r.small() ? enter_slab(s, r) : enter(s, r);
+  extent *const s = claim_remembered(growth_for(r), false).block;
+  return s != nullptr ? enter_found(s, r) : nullptr;
 }
 
 }  // namespace stillmap

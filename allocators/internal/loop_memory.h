@@ -71,8 +71,7 @@ class loop_memory {
     places_ = std::vector<place>();
     filled_ = 0;
     bytes_ = 0;
-    last_ = next_ = &nothing_;
-    nothing_.next = nullptr;
+    forget_order();
   }
   std::size_t host_bytes() const { return places_.capacity() * sizeof(place); }
 
@@ -94,6 +93,11 @@ class loop_memory {
     last_ = now;
     next_ = now->next != nullptr ? now->next : &nothing_;
   }
+  // What came after what. Before the places move, or go.
+  void forget_order() {
+    last_ = next_ = &nothing_;
+    nothing_.next = nullptr;
+  }
   // Of the key, or the empty one for it. Requires: there are places.
   std::size_t slot_of(std::uint64_t key) const {
     std::size_t i = (key * odd >> 32) & (places_.size() - 1);
@@ -114,8 +118,7 @@ class loop_memory {
     try {
       std::vector<place> old(std::max(2 * places_.size(), at_first));
       old.swap(places_);
-      last_ = next_ = &nothing_;
-      nothing_.next = nullptr;
+      forget_order();
       for (const place &p : old) {
         if (p.key != 0) places_[slot_of(p.key)] = {p.key, p.begin, p.at, nullptr};
       }

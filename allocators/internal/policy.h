@@ -26,13 +26,17 @@ inline constexpr double max_extra_slack = 0.75, max_extra_slack_of_loops = 64;
 // The number of moved pages halves every so many allocations: a program may change. The soak test.
 inline constexpr std::uint64_t moved_half_life = std::uint64_t{1} << 20;
 
+inline std::size_t least_slack(std::size_t live_peak, std::size_t page) {
+  return std::max(live_peak / slack_divisor, 2 * page);
+}
+
 // Bytes. `alone`: no other stream has had memory. `moved`: bytes of pages that were moved lately. A loop on one stream
 // gets its pages back without a driver call, so that it needs no more. Elsewhere the slack grows with what has
 // moved, twice what is beyond free_moves, squared: what is not known as a loop yet holds little, and what never
 // repeats comes to rest with what its fragments need.
 inline std::size_t slack(std::size_t live_peak, std::size_t page, bool repeats, bool alone,
                          std::size_t moved) {
-  const std::size_t least = std::max(live_peak / slack_divisor, 2 * page);
+  const std::size_t least = least_slack(live_peak, page);
   if (repeats && alone) return least;
   const auto peak = static_cast<double>(std::max(live_peak, page));
   const double part = std::max(2 * (static_cast<double>(moved) / peak - free_moves), 0.0);
@@ -43,7 +47,7 @@ inline std::size_t slack(std::size_t live_peak, std::size_t page, bool repeats, 
 // Whether not even the least slack fits: then freed blocks are merged before anything is searched, so that blocks
 // lie densely (diffusion_unet in 1.003 times its peak instead of 1.005), and fewer are found whole.
 inline bool is_short(std::size_t ceiling, std::size_t live_peak, std::size_t page) {
-  return ceiling < live_peak + std::max(live_peak / slack_divisor, 2 * page);
+  return ceiling < live_peak + least_slack(live_peak, page);
 }
 
 // ---- addresses ----

@@ -103,7 +103,10 @@ class tlsf_index {
   // Removes all, sorted or not, and calls `use(node)` for each.
   template <class Use>
   void remove_each(Use use) {
-    sort([](const Node &n) { return n.bytes; });
+    while (Node *const n = heads_[unsorted]) {
+      remove_unsorted(*n);
+      use(*n);
+    }
     while (first_ != 0) {
       const auto row = static_cast<std::size_t>(std::countr_zero(first_));
       const auto column = static_cast<std::size_t>(std::countr_zero(second_[row]));

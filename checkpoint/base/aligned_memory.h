@@ -8,6 +8,7 @@
 #include <span>
 
 #include "stillmap/vmm/base/error.h"
+#include "stillmap/vmm/base/units.h"
 
 namespace stillmap::checkpoint {
 
@@ -34,7 +35,7 @@ class aligned_memory {
 
 // Rounds up to a multiple of io_block_bytes. Requires: no overflow.
 constexpr std::size_t whole_blocks(std::size_t bytes) {
-  return (bytes + io_block_bytes - 1) / io_block_bytes * io_block_bytes;
+  return round_up(bytes, io_block_bytes);
 }
 
 inline bool is_aligned(const void *p) {
