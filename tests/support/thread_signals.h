@@ -20,6 +20,13 @@ inline std::set<std::string> all_threads() {
   return out;
 }
 
+// To compare with later. The thread sanitizer starts a thread of its own beside the first one of a program:
+// that is over by then.
+inline std::set<std::string> threads_so_far() {
+  std::thread([] {}).join();
+  return all_threads();
+}
+
 struct new_threads {
   int seen = 0;
   std::string wrong;  // a line for each that would run a handler, or that blocks its own faults

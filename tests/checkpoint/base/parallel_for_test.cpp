@@ -13,7 +13,7 @@ namespace stillmap::checkpoint {
 namespace {
 
 TEST(parallel_for, its_threads_run_no_handler_of_the_program) {
-  const auto before = testing::all_threads();
+  const auto before = testing::threads_so_far();
   std::barrier all_here(4);
   testing::new_threads found;
   const std::thread::id caller = std::this_thread::get_id();

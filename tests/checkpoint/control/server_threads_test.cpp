@@ -12,7 +12,7 @@ using server_threads = control_test;
 
 TEST_F(server_threads, run_no_handler_of_the_program) {
   using stillmap::testing::signals_of_new_threads;
-  const auto before = stillmap::testing::all_threads();
+  const auto before = stillmap::testing::threads_so_far();
   start();
   // The thread that accepts, and that of a connection, which waits for a request.
   const auto idle = checkpoint::socket_channel::connect(where(), std::chrono::seconds(30));

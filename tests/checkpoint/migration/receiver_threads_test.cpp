@@ -19,7 +19,7 @@ TEST_F(receiver_threads, run_no_handler_of_the_program) {
   using stillmap::testing::signals_of_new_threads;
   STILLMAP_NEEDS_VMM();
   const test_site site;
-  const auto before = stillmap::testing::all_threads();
+  const auto before = stillmap::testing::threads_so_far();
   const auto at = receiver::create(dev(), at_destination(site), destination_options(site));
   ASSERT_TRUE(at) << at.error().message();
   // The thread that accepts, and that of a connection, which waits for the handshake.

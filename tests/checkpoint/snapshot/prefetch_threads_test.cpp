@@ -19,7 +19,7 @@ TEST_F(prefetch_threads, run_no_handler_of_the_program) {
   // It may end before it is looked at.
   testing::new_threads found;
   for (int i = 0; found.seen == 0 && i < 300; ++i) {
-    const auto before = testing::all_threads();
+    const auto before = testing::threads_so_far();
     const digest_prefetch ahead(dev(), chunks, {}, 1);
     found = testing::signals_of_new_threads(before);
   }

@@ -12,7 +12,7 @@ namespace stillmap {
 namespace {
 
 TEST(start_thread, blocks_signals_there_and_not_here) {
-  const auto before = testing::all_threads();
+  const auto before = testing::threads_so_far();
   sigset_t mine, after;
   pthread_sigmask(SIG_BLOCK, nullptr, &mine);
   std::promise<void> end;
@@ -32,7 +32,7 @@ using pool_threads = testing::pool_test;
 
 TEST_F(pool_threads, run_no_handler_of_the_program) {
   const auto pool = make_pool();
-  const auto before = testing::all_threads();
+  const auto before = testing::threads_so_far();
   std::promise<void> ran;
   ASSERT_TRUE(pool->in_background(this, [&] { ran.set_value(); }));
   ran.get_future().wait();
