@@ -97,6 +97,19 @@ void fill(driver_table &table, const resolver &find) {
   prefer(table.DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", 11000);
 }
 
+// An error of finding nothing, with how to get a simulator, and where one was looked for.
+error explained(const error &e, const std::vector<std::string> &tried) {
+  std::string more = driver_search::simulator_advice();
+  if (e.reason == no_simulator) {
+    const char *before = more.empty() ? "tried " : "; tried ";
+    for (const std::string &path : tried) {
+      more += before + path;
+      before = ", ";
+    }
+  }
+  return more.empty() ? e : e.with({.cause = std::move(more)});
+}
+
 std::string path_of(void *library, const std::string &asked) {
   link_map *entry = nullptr;
   if (dlinfo(library, RTLD_DI_LINKMAP, &entry) == 0 && entry != nullptr &&
@@ -201,7 +214,8 @@ result<driver *> driver::load(std::string_view which) {
       // The error of a library that was opened is more useful than that of an absent one.
       if (opened.error().reason != not_opened) outcome = opened;
     }
-    return outcome;
+    if (!by_system && which != "host") return outcome;
+    return tl::unexpected<error>(explained(outcome.error(), candidates));
   });
 }
 

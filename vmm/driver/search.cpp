@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cinttypes>
 #include <cstdint>
 #include <cstdio>
@@ -74,18 +75,23 @@ std::vector<std::string> simulator_candidates() {
     return {given};  // named and missing is an error, not a reason to look elsewhere
   }
   std::vector<std::string> out;
+  // The kernel's paths have no symbolic links, so that ".." is what it looks like. One path may be had in
+  // several ways.
+  const auto add = [&](const fs::path &path) {
+    std::string text = path.lexically_normal().string();
+    if (std::find(out.begin(), out.end(), text) == out.end()) out.push_back(std::move(text));
+  };
   for (const fs::path &folder : {folder_of_this_library(), folder_of_executable()}) {
     if (folder.empty()) continue;
     const fs::path installed = fs::path("stillmap") / STILLMAP_SIMULATOR / soname;
-    out.push_back((folder / installed).string());             // lib/
-    out.push_back((folder / "../lib" / installed).string());  // bin/
-#ifdef STILLMAP_LIBDIR                                        // "lib64", "lib/x86_64-linux-gnu"
-    out.push_back((folder / ".." / STILLMAP_LIBDIR / installed).string());
+    add(folder / installed);             // lib/
+    add(folder / "../lib" / installed);  // bin/
+#ifdef STILLMAP_LIBDIR                   // "lib64", "lib/x86_64-linux-gnu"
+    add(folder / ".." / STILLMAP_LIBDIR / installed);
 #endif
-    out.push_back((folder / ".." / STILLMAP_SIMULATOR / soname).string());  // bazel-bin/tools/
+    add(folder / ".." / STILLMAP_SIMULATOR / soname);  // bazel-bin/tools/
     if (const fs::path package = python_package_of(folder); !package.empty()) {
-      out.push_back(
-          (package.parent_path() / "stillmap_" STILLMAP_SIMULATOR "/lib" / soname).string());
+      add(package.parent_path() / "stillmap_" STILLMAP_SIMULATOR "/lib" / soname);
     }
   }
   if (const char *runfiles = ::secure_getenv("RUNFILES_DIR")) add_runfiles(out, runfiles);
@@ -93,9 +99,15 @@ std::vector<std::string> simulator_candidates() {
   const fs::path executable = fs::read_symlink("/proc/self/exe", none);
   if (!executable.empty()) add_runfiles(out, executable.string() + ".runfiles");
 #ifdef STILLMAP_SIMULATOR_DIR
-  out.push_back(std::string(STILLMAP_SIMULATOR_DIR) + "/" + soname);
+  add(fs::path(STILLMAP_SIMULATOR_DIR) / soname);
 #endif
   return out;
+}
+
+std::string simulator_advice() {
+  if (python_package_of(folder_of_this_library()).empty()) return {};
+  return "for Python, in a checkout of Stillmap: " STILLMAP_SIMULATOR
+         "/python/wheel.sh && pip install out/wheel/stillmap_" STILLMAP_SIMULATOR "-*.whl";
 }
 
 }  // namespace stillmap::driver_search

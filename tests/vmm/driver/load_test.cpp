@@ -68,14 +68,16 @@ struct run_of_a_test {
 };
 // Runs one test in a new process of this program, under a name without a slash, as the shell does with a
 // program that it finds in PATH. The process calls `prepare` first.
-run_of_a_test run_again(const std::string &test, const std::function<bool()> &prepare) {
+run_of_a_test run_again(const std::string &test, const std::function<bool()> &prepare,
+                        const fs::path &copy = "/proc/self/exe") {
   run_of_a_test run;
   int ends[2];
   if (::pipe(ends) != 0) return run;
   const pid_t child = ::fork();
   if (child == 0) {
     ::dup2(ends[1], STDOUT_FILENO);
-    const std::string program = fs::read_symlink("/proc/self/exe").string();
+    const std::string program =
+        fs::is_symlink(copy) ? fs::read_symlink(copy).string() : copy.string();
     const std::string filter = "--gtest_filter=" + test;
     if (prepare()) ::execl(program.c_str(), "planted", filter.c_str(), nullptr);
     ::_exit(2);
@@ -152,6 +154,38 @@ TEST_F(driver_load, looks_for_a_bare_file_name_as_the_dynamic_linker_does) {
   std::ofstream(current / name) << "planted";
   const std::string said = said_in(current / "");
   EXPECT_NE(said.find("found " + wanted + '\n'), std::string::npos) << said;
+}
+
+// Regression: an error said that hostcuda was not found, and not where it had been looked for.
+TEST(driver_candidates, are_listed_where_none_is_there) {
+  if (std::getenv("STILLMAP_TEST_CANDIDATES") != nullptr) {
+    std::printf("%s\n", failure_of("host").message().c_str());
+    std::fflush(stdout);
+    ::_exit(0);
+  }
+  const scratch folder;
+  const std::string missing = (folder / "libcuda.so.1").string();
+  const auto said_by = [&](const fs::path &program) {
+    return run_again(
+               "driver_candidates.are_listed_where_none_is_there",
+               [&] {
+                 ::setenv("STILLMAP_TEST_CANDIDATES", "1", 1);
+                 return ::setenv("STILLMAP_HOSTCUDA", missing.c_str(), 1) == 0;
+               },
+               program)
+        .said;
+  };
+  const std::string said = said_by("/proc/self/exe");
+  EXPECT_NE(said.find("hostcuda was not found"), std::string::npos) << said;
+  EXPECT_NE(said.find("tried " + missing), std::string::npos) << said;
+  EXPECT_EQ(said.find("pip"), std::string::npos) << said;
+  // In a Python package, its users have no other hostcuda than that of a package.
+  std::ofstream(folder / "__init__.py") << "";
+  fs::copy_file("/proc/self/exe", folder / "program");
+  const std::string in_package = said_by(folder / "program");
+  EXPECT_NE(in_package.find("hostcuda/python/wheel.sh && pip install"), std::string::npos)
+      << in_package;
+  EXPECT_NE(in_package.find("tried " + missing), std::string::npos) << in_package;
 }
 
 // The dynamic linker has the hostcuda of this test open under this very name.
