@@ -52,10 +52,13 @@ outcome<driver *> choose_driver(const std::string &which) {
   const char *const environment = ::secure_getenv("STILLMAP_DRIVER");
   const std::string wanted = which.empty() && environment != nullptr ? environment : which;
   if (!wanted.empty()) return load_one(wanted);
-  for (const char *const each : {"cuda", "host"}) {
-    if (const auto drv = load_one(each)) return drv;
+  if (const auto gpu = load_one("cuda")) return gpu;
+  const auto host = driver::load("host");
+  if (!host) {
+    return none(fmt::format("{}, then {}: {}", name_of_library("cuda"), name_of_library("host"),
+                            host.error().message()));
   }
-  return none(fmt::format("{}, then {}", name_of_library("cuda"), name_of_library("host")));
+  return load_one("host");
 }
 
 outcome<device> open_device(driver &drv, int ordinal) {
