@@ -121,3 +121,17 @@ if(TARGET stillmap_checkpoint)
   list(JOIN _requires " " _requires)
   stillmap_pc(stillmap-checkpoint "Stillmap: all of checkpoint but mpi" "${_requires}" "" "" "" "")
 endif()
+
+# A static library does not know where it was installed: programs with it look where it was configured for.
+if(STILLMAP_BUILD_HOSTCUDA AND NOT BUILD_SHARED_LIBS)
+  install(CODE "
+    set(configured \"${CMAKE_INSTALL_PREFIX}\")
+    set(folder \"${stillmap_SIMULATOR_DIR}\")"
+    COMPONENT stillmap_notice)
+  install(CODE [[
+    if(NOT CMAKE_INSTALL_PREFIX STREQUAL configured)
+      message(STATUS "Stillmap was configured for ${configured}, so your programs look for hostcuda in ${folder}: "
+        "set STILLMAP_HOSTCUDA for them, or build with -DCMAKE_INSTALL_PREFIX=${CMAKE_INSTALL_PREFIX}")
+    endif()]]
+    COMPONENT stillmap_notice)
+endif()

@@ -34,7 +34,7 @@ fail() {
   return 1
 }
 # CMake breaks its messages into lines.
-says() { tr -s ' \n' ' ' <"$work/messages" | grep -qF "$1" || fail "$(<"$work/messages")"; }
+says() { tr -s ' \n' ' ' <"$work/messages" | grep -qF -- "$1" || fail "$(<"$work/messages")"; }
 configure() { cmake -G Ninja -DCMAKE_BUILD_TYPE=Debug "$@"; }
 
 # A loader must not take hostcuda for the real driver.
@@ -154,6 +154,17 @@ core_alone() {
   [[ ! -e $work/core-prefix/include/stillmap/checkpoint ]] || fail "the core installs headers of checkpoint"
 }
 
+# A prefix that is given only at installation is not known to static libraries. Nothing is built for that.
+prefix_at_installation() {
+  configure -S "$root" -B "$work/notice" -DSTILLMAP_COMPONENTS=vmm -DCMAKE_INSTALL_PREFIX="$work/configured" || return 1
+  install_notice() { cmake --install "$work/notice" --component stillmap_notice "$@" >"$work/messages" 2>&1; }
+  install_notice --prefix "$work/given" || fail "$(<"$work/messages")"
+  says "your programs look for hostcuda in $work/configured/"
+  says "-DCMAKE_INSTALL_PREFIX=$work/given"
+  install_notice || fail "$(<"$work/messages")"
+  ! grep -F 'look for hostcuda' "$work/messages" || fail "a notice without a reason: $(<"$work/messages")"
+}
+
 # From the copy of the prefix: flags of its own folder, all libraries named that a static one needs, and
 # a hostcuda that is found there.
 with_pkgconfig() {
@@ -214,7 +225,7 @@ with_bazel() {
 }
 
 checks=(no_shadow no_internal_header is_relocatable headers_alone refused_programs with_find_package with_components
-  with_fetch_content core_alone with_pkgconfig with_hostcuda_command
+  with_fetch_content core_alone prefix_at_installation with_pkgconfig with_hostcuda_command
   with_hostcuda_package with_bazel)
 (($#)) && checks=("$@")
 failed=0
