@@ -56,7 +56,11 @@ TEST_F(task_commands, a_task_sleeps_and_wakes) {
   EXPECT_TRUE(is_whole(dev()));
   EXPECT_EQ(went_on_, 1);
   expect(run("task resume " + where_ + " weights"), 1, {"weights is not suspended"});
+  // With --all, where there is nothing to do: not the command line is wrong.
+  expect(run("task resume " + where_ + " --all"), 3, {where_ + ": no tag is suspended\n"});
   expect(run("task suspend " + where_ + " --all"), 0, {"all tags suspended", " at 6 places"});
+  expect(run("task suspend " + where_ + " --all"), 3,
+         {where_ + ": all tags are suspended already; `stillmap task resume --all`"});
   expect(run("task resume " + where_ + " --all --json"), 0,
          {"\"tag\": null", "\"bytes\": " + std::to_string(6 * page())});
   EXPECT_TRUE(is_whole(dev()));

@@ -29,22 +29,35 @@ exit_status print(const task_suspend_options &o, bool suspended,
   return exit_ok;
 }
 
-// The tag as the process has it; empty with --all, and where its status does not list it.
+// The tag as the process has it, or the sum of all with a name; empty where its status does not list it.
 outcome<control::tag_status> status_of(const task_suspend_options &o) {
   if (o.all == !o.tag.empty()) return fail(exit_usage, "either TAG or --all is needed");
-  if (o.all) return control::tag_status{};
-  STILLMAP_RETURN_IF_ERROR(check_tags(o.task, {o.tag}));
+  if (!o.all) STILLMAP_RETURN_IF_ERROR(check_tags(o.task, {o.tag}));
   STILLMAP_ASSIGN_OR_RETURN(const auto s, about(client_of(o.task).status(), o.task.socket));
+  control::tag_status sum;
   for (const control::tag_status &t : s.tags) {
-    if (t.tag == o.tag) return t;
+    if (!o.all && t.tag == o.tag) return t;
+    if (!o.all || t.tag.empty()) continue;
+    sum.mapped_bytes += t.mapped_bytes;
+    sum.suspended_bytes += t.suspended_bytes;
   }
-  return control::tag_status{};
+  // What is omitted is unknown: the process itself answers.
+  if (o.all && s.omitted_tags != 0) sum.mapped_bytes = sum.suspended_bytes = 1;
+  return sum;
 }
 
 }  // namespace
 
 outcome<exit_status> run_task_suspend(const task_suspend_options &o) {
   STILLMAP_ASSIGN_OR_RETURN(const auto now, status_of(o));
+  if (o.all && now.mapped_bytes == 0) {
+    return fail(exit_not_found,
+                fmt::format("{}: {}", printable(o.task.socket),
+                            now.suspended_bytes == 0
+                                ? "no memory has a tag"
+                                : "all tags are suspended already; `stillmap task resume --all` "
+                                  "brings them back"));
+  }
   if (now.suspended_bytes != 0 && now.mapped_bytes == 0) {
     return fail(exit_busy, fmt::format("{}: the tag {} is suspended already{}; `stillmap task "
                                        "resume` brings it back",
@@ -64,6 +77,9 @@ outcome<exit_status> run_task_suspend(const task_suspend_options &o) {
 
 outcome<exit_status> run_task_resume(const task_suspend_options &o) {
   STILLMAP_ASSIGN_OR_RETURN(const auto now, status_of(o));
+  if (o.all && now.suspended_bytes == 0) {
+    return fail(exit_not_found, fmt::format("{}: no tag is suspended", printable(o.task.socket)));
+  }
   if (now.suspended_bytes == 0 && now.mapped_bytes != 0) {
     return fail(exit_failed, fmt::format("{}: the tag {} is not suspended: its memory is there",
                                          printable(o.task.socket), printable(o.tag)));
