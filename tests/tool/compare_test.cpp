@@ -1,6 +1,7 @@
 // stillmap trace compare: PyTorch snapshots taken at out of memory, snapshots of several devices, JSON.
 #include <fstream>
 
+#include "stillmap/vmm/base/format.h"
 #include "tests/tool/command_test.h"
 
 namespace stillmap::testing {
@@ -96,9 +97,13 @@ TEST_F(trace_compare, says_what_pytorch_ran_out_of_and_whether_it_would_have_bee
       {"recorded  PyTorch ran out of memory asking for 100 MiB, with 50 MiB of device memory "
        "free and, of the 200 MiB it held, 152.3 MiB free in 10 pieces, the largest 15.2 MiB\n",
        "memory    250 MiB: what PyTorch had", "segments            OUT OF MEMORY at operation 71",
+       "          segments: PyTorch's default; segments-expanding: its expandable_segments\n",
        "'stillmap' would have served the request that failed\n",
+       "PyTorch with expandable_segments would not have served it ('segments-expanding')\n",
        ": a card of 6 GiB (RTX 2060) has that, and 512 MiB for a CUDA context"});
-  const ran json = compared("--json " + file);
+  expect_parts(compared(out_of_memory(100 << 20, 80 << 20)), 0,
+               {"PyTorch with expandable_segments would have served it ('segments-expanding')\n"});
+  const ran json = compared("--json " + out_of_memory(100 << 20, 50 << 20));
   expect_parts(
       json, 0,
       {"\"device\": 0", "\"requested_bytes\": 104857600", "\"device_free_bytes\": 52428800",
@@ -107,6 +112,26 @@ TEST_F(trace_compare, says_what_pytorch_ran_out_of_and_whether_it_would_have_bee
        "\"would_have_served\": true", "\"smallest_card\"", "\"against_out_of_memory\": true",
        "\"ok\": true"});
   EXPECT_EQ(json.out.front(), '{') << "nothing but the document";
+}
+
+// Regression: "4 GiB is enough for [...]; not for segments", and then "'segments' needs 4 GiB".
+TEST_F(trace_compare, gives_figures_to_the_byte_where_they_would_read_the_same) {
+  const std::string file = out_of_memory(100 << 20, 50 << 20);
+  std::string json;
+  for (const char c : compared("--json " + file).out) {
+    if (c != '\n' && !(c == ' ' && json.ends_with(' '))) json += c;
+  }
+  const std::size_t at =
+      json.find("\"bytes\": ", json.find("\"name\": \"segments\"", json.find("\"needs\"")));
+  ASSERT_NE(at, std::string::npos) << json;
+  const std::uint64_t need = std::stoull(json.substr(at + 9));
+  const auto exact = [](std::uint64_t bytes) {
+    return format_bytes(bytes) + " (" + format_count(bytes) + " bytes)";
+  };
+  const ran r = compared("--capacity " + std::to_string(need - 1) + " " + file);
+  expect_parts(r, 0,
+               {"verdict   " + exact(need - 1) + " is enough for stillmap",
+                "'segments' needs " + exact(need) + ": a card of"});
 }
 
 TEST_F(trace_compare, an_imported_trace_has_the_failure_too) {
@@ -122,7 +147,8 @@ TEST_F(trace_compare, an_imported_trace_has_the_failure_too) {
 TEST_F(trace_compare, says_that_it_would_not_have_been_served) {
   const std::string file = out_of_memory(std::uint64_t{300} << 20, 50 << 20);
   expect_parts(compared(file), 1,
-               {"'stillmap' would not have served the request that failed\n", "FAILED"});
+               {"'stillmap' would not have served the request that failed\n",
+                "PyTorch with expandable_segments would not have served it", "FAILED"});
   expect_parts(compared("--json " + file), 1, {"\"would_have_served\": false", "\"ok\": false"});
 }
 

@@ -209,15 +209,19 @@ class trace_comparison {
           r.ns_per_op);
     }
     json_.end();
-    say("verdict   {} {}{}", format_bytes(capacity),
+    say("          segments: PyTorch's default; segments-expanding: its expandable_segments");
+    std::optional<std::uint64_t> need_of_other;
+    if (least_) {
+      STILLMAP_ASSIGN_OR_RETURN(need_of_other, need_of_the_other(d, plan, capacity));
+    }
+    figures_ = {capacity, least_ ? least_->ours : capacity, need_of_other.value_or(capacity)};
+    say("verdict   {} {}{}", figure(capacity),
         enough.empty() ? "is enough for none of them"
                        : fmt::format("is enough for {}", fmt::join(enough, ", ")),
         short_of.empty() || enough.empty()
             ? ""
             : fmt::format("; not for {}", fmt::join(short_of, ", ")));
-    if (least_) {
-      STILLMAP_RETURN_IF_ERROR(print_verdict(d, plan, capacity));
-    }
+    if (least_) print_verdict(need_of_other);
     return o_.timeline.empty() ? outcome<void>() : draw_timeline(d, plan, capacity);
   }
 
@@ -234,31 +238,59 @@ class trace_comparison {
     json_.end();
   }
 
+  // What is enough for the other, and not by luck: where it ran out, more than that.
+  outcome<std::optional<std::uint64_t>> need_of_the_other(const device &d, const replay_plan &plan,
+                                                          std::uint64_t capacity) const {
+    if (!least_->other || out_of_memory_.count(other_.kind) == 0) return least_->other;
+    return find_least(d, plan, other_.kind, capacity);
+  }
+
+  // To the byte where another figure of the verdict reads the same and is not.
+  std::string figure(std::uint64_t bytes) const {
+    const std::string text = format_bytes(bytes);
+    const bool is_ambiguous = std::any_of(
+        figures_.begin(), figures_.end(),
+        [&](std::uint64_t other) { return other != bytes && format_bytes(other) == text; });
+    return is_ambiguous ? human_and_exact(bytes) : text;
+  }
+
   // Would it have served what failed, and on which card?
-  outcome<void> print_verdict(const device &d, const replay_plan &plan, std::uint64_t capacity) {
+  void print_verdict(std::optional<std::uint64_t> need_of_other) {
     json_.begin_object("verdict");
     if (recorded_.failure) {
       const bool served = out_of_memory_.count(ours_.kind) == 0;
-      say("          '{}' would {}have served the request{} that failed", o_.ours,
-          served ? "" : "not ", recorded_.failure->count == 1 ? "" : "s");
+      const char *const requests =
+          recorded_.failure->count == 1 ? "request that failed" : "requests that failed";
+      say("          '{}' would {}have served the {}", o_.ours, served ? "" : "not ", requests);
       json_.field("would_have_served", served);
+      say("          PyTorch with expandable_segments would {}have served {} ('{}')",
+          ran_out(expanding) ? "not " : "", recorded_.failure->count == 1 ? "it" : "them",
+          expanding);
     }
     json_.begin_array("needs");
     print_need(o_.ours, least_->ours);
-    std::optional<std::uint64_t> other = least_->other;
-    if (other && out_of_memory_.count(other_.kind) != 0) {
-      STILLMAP_ASSIGN_OR_RETURN(other, find_least(d, plan, other_.kind, capacity));
+    if (need_of_other && o_.ours != o_.other) {
+      print_need(o_.other, *need_of_other);
+      if (*need_of_other != *least_->other) {
+        say("          '{}' finished in {} too, by chance: in some sizes between them it does not",
+            o_.other, figure(*least_->other));
+      }
     }
-    if (other && o_.ours != o_.other) print_need(o_.other, *other);
     json_.end().end();
-    return {};
+  }
+
+  static constexpr const char *expanding = "segments-expanding";
+  bool ran_out(std::string_view name) const {
+    return std::any_of(out_of_memory_.begin(), out_of_memory_.end(),
+                       [&](const target_kind *kind) { return kind->name == name; });
   }
 
   void print_need(const std::string &name, std::uint64_t least) {
     const std::uint64_t bytes = least * shrink_;
     const card c = smallest_card(bytes);
     say("          '{}' needs {}: {} has that, and {} for a CUDA context", name,
-        format_bytes(bytes), text_of(c), format_bytes(context_bytes));
+        shrink_ == 1 ? figure(bytes) : format_bytes(bytes), text_of(c),
+        format_bytes(context_bytes));
     json_.begin_object().field("name", name).field("bytes", bytes);
     write(json_, "smallest_card", c);
     json_.end();
@@ -409,6 +441,7 @@ class trace_comparison {
   recording recorded_;
   std::optional<minima> least_;                  // at the size of the table
   std::set<const target_kind *> out_of_memory_;  // in the table
+  std::vector<std::uint64_t> figures_;           // of the verdict
   json_writer json_;
   driver *driver_ = nullptr;
   int ordinal_ = 0;
