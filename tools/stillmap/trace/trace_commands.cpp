@@ -91,10 +91,11 @@ void add_replay(command &group) {
 void add_compare(command &group) {
   const auto [c, o] =
       group.add("compare", run_trace_compare,
-                "Replays a recorded program on every allocator in memory that a classic one runs "
-                "out of, and prints a table and for which of them it is enough. Stillmap's "
-                "allocator does not run out: the content of every block is checked, and both heaps "
-                "are drawn at the moment the classic one does. For a PyTorch snapshot in which a "
+                "Replays a recorded program on every allocator in memory that PyTorch's default "
+                "policy (segments) runs out of, and prints a table and for which of them it is "
+                "enough. Stillmap's allocator does not run out: the content of every block is "
+                "checked, and both heaps are drawn at the moment the other does. For a PyTorch "
+                "snapshot in which a "
                 "request ran out of memory: says whether Stillmap would have served it in the same "
                 "memory, and which card has enough.");
   c.argument(o.file, "TRACE", "a recorded program, as for stillmap trace replay").required();
@@ -121,6 +122,8 @@ void add_compare(command &group) {
          "write a picture of memory over the run on each allocator to this file, PATH.svg");
   c.json(o.json);
   c.notes =
+      "segments is PyTorch's default policy, segments-expanding its expandable_segments;\n"
+      "stillmap trace replay --help lists all allocators.\n"
       "On hostcuda only memory that is written is used: about 1 GiB for a program of 24 GiB.\n"
       "Example: stillmap trace compare bench/traces/llama_1b_variable.trace.zst\n";
 }
