@@ -100,6 +100,23 @@ TEST_F(driver_load, a_test_that_does_not_get_the_hostcuda_it_needs_fails) {
   EXPECT_NE(run.said.find("STILLMAP_DRIVER=host, but "), std::string::npos) << run.said;
 }
 
+// Regression: a misspelled --test_filter passed.
+TEST(test_filter, that_matches_nothing_fails) {
+  const auto status = [](const char *variable, const char *value) {
+    const auto run = run_again("no_such_suite.*", [&] {
+      ::unsetenv("STILLMAP_TEST_NO_MATCH");
+      ::setenv("GTEST_TOTAL_SHARDS", "2", 1);
+      ::setenv("GTEST_SHARD_INDEX", "0", 1);
+      return ::setenv(variable, value, 1) == 0;
+    });
+    EXPECT_TRUE(WIFEXITED(run.how));
+    return WEXITSTATUS(run.how);
+  };
+  EXPECT_EQ(status("GTEST_SHARD_INDEX", "0"), 1);
+  EXPECT_EQ(status("GTEST_SHARD_INDEX", "1"), 0) << "where the first shard may have matches";
+  EXPECT_EQ(status("STILLMAP_TEST_NO_MATCH", "ok"), 0);
+}
+
 // What this program would look for as hostcuda if it was started in `folder`.
 std::string candidates_in(const fs::path &folder) {
   return run_again("driver_candidates.are_not_looked_for_in_the_current_directory",
