@@ -165,6 +165,13 @@ prefix_at_installation() {
   ! grep -F 'look for hostcuda' "$work/messages" || fail "a notice without a reason: $(<"$work/messages")"
 }
 
+# Regression: a wheel looked for hostcuda in the folder in /tmp where pip had put it together.
+wheel_without_prefix() {
+  configure -S "$root" -B "$work/wheel" -DSTILLMAP_COMPONENTS=vmm -DSKBUILD=2 -DCMAKE_INSTALL_PREFIX="$work/gone" || return 1
+  grep -q -e '-DSTILLMAP_SIMULATOR=' "$work/wheel/build.ninja" || fail "the rules are not in build.ninja"
+  ! grep -F "$work/gone" "$work/wheel/build.ninja" || fail "a wheel looks for hostcuda in the folder that it was made in"
+}
+
 # From the copy of the prefix: flags of its own folder, all libraries named that a static one needs, and
 # a hostcuda that is found there.
 with_pkgconfig() {
@@ -225,7 +232,7 @@ with_bazel() {
 }
 
 checks=(no_shadow no_internal_header is_relocatable headers_alone refused_programs with_find_package with_components
-  with_fetch_content core_alone prefix_at_installation with_pkgconfig with_hostcuda_command
+  with_fetch_content core_alone prefix_at_installation wheel_without_prefix with_pkgconfig with_hostcuda_command
   with_hostcuda_package with_bazel)
 (($#)) && checks=("$@")
 failed=0
