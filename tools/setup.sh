@@ -8,7 +8,7 @@ STILLMAP_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 STILLMAP_PACKAGES=(
   g++ python3 python3-dev
   bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
-  googletest libbenchmark-dev libcli11-dev libexpected-dev libfmt-dev libxxhash-dev libzstd-dev
+  googletest libbenchmark-dev libexpected-dev libfmt-dev libxxhash-dev libzstd-dev
   flatbuffers-compiler libflatbuffers-dev liblz4-dev libssl-dev liburing-dev
   libopenmpi-dev openmpi-bin
 )

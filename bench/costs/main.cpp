@@ -1,12 +1,14 @@
 // cost_table: what the calls of this machine's driver cost. hostcuda/docs/profiles.md#costs
-#include <CLI/CLI.hpp>
-
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <system_error>
 
-#include "bench/costs/parts.h"
+#include "bench/costs/arguments.h"
 #include "bench/costs/run.h"
+#include "bench/costs/table.h"
 #include "bench/support/host.h"
 
 namespace {
@@ -23,38 +25,17 @@ bool write(const std::filesystem::path &to, const std::string &text) {
 }
 
 int run(int argc, char **argv) {
-  run_options options;
-  std::string out;
-  CLI::App app(
-      "Measures what the calls of this machine's CUDA driver cost, and what they wait for.",
-      "cost_table");
-  app.add_option("--out", out, "write costs.json, and costs.txt for HOSTCUDA=costs=FILE, here")
-      ->type_name("FOLDER");
-  CLI::Option *const seconds =
-      app.add_option("--seconds", options.seconds,
-                     "about how long; what is short of time has fewer samples, but 5 of each "
-                     "(default 240)")
-          ->type_name("N")
-          ->check(CLI::Range(0.0, 86400.0));
-  app.add_flag("--quick", options.quick, "only to see that it runs; the numbers mean nothing");
-  std::vector<std::string> names;
-  std::string known;
-  for (const part &p : all_parts()) {
-    names.push_back(p.name);
-    known += std::string("\n  ") + p.name + ": " + p.what;
-  }
-  app.add_option("--only", options.only, "only these parts:" + known)
-      ->type_name("PART...")
-      ->check(CLI::IsMember(names));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success &asked_for_help) {
-    return app.exit(asked_for_help);
-  } catch (const CLI::ParseError &e) {
-    std::fprintf(stderr, "cost_table: %s (see cost_table --help)\n", e.what());
+  auto given = parse(argc, argv);
+  if (!given) {
+    std::fprintf(stderr, "cost_table: %s (see cost_table --help)\n", given.error().c_str());
     return 2;
   }
-  if (options.quick && seconds->count() == 0) options.seconds = 4;
+  if (given->help) {
+    std::fputs(help_text().c_str(), stdout);
+    return 0;
+  }
+  run_options &options = given->options;
+  const std::string &out = given->out;
   // Before the measurement, so that a folder that cannot be written does not cost four minutes.
   std::error_code made;
   if (!out.empty()) std::filesystem::create_directories(out, made);

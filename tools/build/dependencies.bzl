@@ -49,13 +49,6 @@ _DEPENDENCIES = {
             "lib/libfmt.so": _shared_library("fmt"),
         },
     ),
-    "cli11": struct(
-        url = "https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.6.2.tar.gz",
-        sha256 = "c6ea6b2e5608b3ea8617999bd5f47420c71b2ebdb8dc4767c1034d1da5785711",
-        strip_prefix = "CLI11-2.6.2",
-        package = "libcli11-dev",
-        system = {"include/CLI": ["/usr/include/CLI"]},
-    ),
     "xxhash": struct(
         url = "https://github.com/Cyan4973/xxHash/archive/refs/tags/v0.8.1.tar.gz",
         sha256 = "3bb6b7d6f30c591dd65aaaff1c8b7a5b94d81687998ca9400082c739a690436c",
