@@ -12,6 +12,7 @@
 #include "stillmap/allocators/torch/internal/last_error.h"
 #include "stillmap/allocators/torch/internal/torch_heaps.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/json_writer.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::torch_plugin {
@@ -86,6 +87,28 @@ void with_pools(int device, Use use) {
   caching_allocator *const heap = known_heap(device);
   if (heap == nullptr || forked()) return;
   if (const status s = use(all_heaps().pools, *heap); !s) report_error(s.error());
+}
+
+result<std::string> stats_of(const caching_allocator &heap, int device) {
+  return with_host_memory("stillmap_stats", [&]() -> result<std::string> {
+    const caching_allocator_stats s = heap.stats();
+    const arena_stats &t = s.total;
+    json_writer json;
+    json.begin_record().field("device", device);
+    json.field("live_bytes", t.live).field("live_peak_bytes", t.live_peak);
+    json.field("requested_bytes", t.requested).field("blocks", t.blocks);
+    json.field("pending_free_bytes", t.pending_free).field("committed_bytes", t.committed);
+    json.field("committed_peak_bytes", s.committed_peak).field("reserved_bytes", t.reserved);
+    json.field("free_whole_page_bytes", t.free_whole_pages).field("page_edge_bytes", t.page_edges);
+    json.field("limit_bytes", heap.limit()).field("page_bytes", s.page_bytes);
+    json.field("streams", s.arenas.size()).field("allocations", t.allocations);
+    json.field("frees", t.frees).field("growths", s.growths);
+    json.field("pages_created", s.pages_created).field("pages_moved", s.pages_moved);
+    json.field("pages_recalled", s.pages_recalled).field("pages_released", s.pages_released);
+    json.field("host_waits", s.host_waits).field("out_of_memory", s.out_of_memory);
+    json.field("host_bytes", s.host_bytes).end();
+    return std::move(json).text();
+  });
 }
 
 }  // namespace
@@ -183,31 +206,13 @@ void stillmap_set_memory_fraction(double fraction, int device) {
 size_t stillmap_stats(int device, char *json, size_t room) {
   const caching_allocator *const heap = known_heap(device);
   if (heap == nullptr || forked()) return 0;
-  const caching_allocator_stats s = heap->stats();
-  const int length = std::snprintf(
-      json, room,
-      "{\"device\": %d, \"live_bytes\": %zu, \"live_peak_bytes\": %zu, \"requested_bytes\": %zu, "
-      "\"blocks\": %zu, \"pending_free_bytes\": %zu, \"committed_bytes\": %zu, "
-      "\"committed_peak_bytes\": %zu, "
-      "\"reserved_bytes\": %zu, \"free_whole_page_bytes\": %zu, \"page_edge_bytes\": %zu, "
-      "\"limit_bytes\": %zu, \"page_bytes\": %zu, \"streams\": %zu, \"allocations\": %llu, "
-      "\"frees\": %llu, "
-      "\"growths\": %llu, \"pages_created\": %llu, \"pages_moved\": %llu, \"pages_recalled\": "
-      "%llu, "
-      "\"pages_released\": %llu, \"host_waits\": %llu, \"out_of_memory\": %llu, \"host_bytes\": "
-      "%zu}",
-      device, s.total.live, s.total.live_peak, s.total.requested, s.total.blocks,
-      s.total.pending_free, s.total.committed, s.committed_peak, s.total.reserved,
-      s.total.free_whole_pages, s.total.page_edges, heap->limit(), s.page_bytes, s.arenas.size(),
-      static_cast<unsigned long long>(s.total.allocations),
-      static_cast<unsigned long long>(s.total.frees), static_cast<unsigned long long>(s.growths),
-      static_cast<unsigned long long>(s.pages_created),
-      static_cast<unsigned long long>(s.pages_moved),
-      static_cast<unsigned long long>(s.pages_recalled),
-      static_cast<unsigned long long>(s.pages_released),
-      static_cast<unsigned long long>(s.host_waits),
-      static_cast<unsigned long long>(s.out_of_memory), s.host_bytes);
-  return length > 0 ? static_cast<size_t>(length) : 0;
+  const auto text = stats_of(*heap, device);
+  if (!text) {
+    report_error(text.error());
+    return 0;
+  }
+  std::snprintf(json, room, "%s", text->c_str());
+  return text->size();
 }
 
 const char *stillmap_hooks() {

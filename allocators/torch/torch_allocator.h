@@ -63,7 +63,7 @@ STILLMAP_TORCH_API void stillmap_set_memory_fraction(double fraction, int device
 
 /* Writes the statistics of a device as one JSON object; PyTorch has none for a pluggable allocator.
  * Like snprintf, it writes at most `room` bytes including the terminating 0 and returns the length of
- * the full text; 0 if the device was not used so far. */
+ * the full text; 0 if the device was not used so far, or the host has no memory left. */
 STILLMAP_TORCH_API size_t stillmap_stats(int device, char *json, size_t room);
 
 /* Returns the reason of this thread's last failed call; "" if none failed. Valid until the next

@@ -1,4 +1,4 @@
-// Sizes and JSON: parsed and printed.
+// Sizes: parsed and printed.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/demo/growth_run.h"
 
@@ -55,18 +54,6 @@ TEST(Size, IsWrittenShort) {
   EXPECT_EQ(format_count(999), "999");
   EXPECT_EQ(format_count(1000), "1,000");
   EXPECT_EQ(format_count(1073741824), "1,073,741,824");
-}
-
-TEST(Json, IsWellFormed) {
-  json_writer json;
-  json.begin_object().field("text", "a \"b\" \\ \n").field("yes", true).field("n", 5);
-  json.begin_array("list").begin_object().end().begin_object().nothing("none").end().end();
-  json.field("half", 0.5).field("not a number", 0.0 / 0.0);
-  json.begin_object("empty").end().end();
-  EXPECT_EQ(json.text(),
-            "{\n  \"text\": \"a \\\"b\\\" \\\\ \\u000a\",\n  \"yes\": true,\n  \"n\": 5,\n"
-            "  \"list\": [\n    {},\n    {\n      \"none\": null\n    }\n  ],\n"
-            "  \"half\": 0.5,\n  \"not a number\": null,\n  \"empty\": {}\n}\n");
 }
 
 TEST(Copying, HoldsTheOldAndTheNewBufferAtOnce) {

@@ -58,21 +58,4 @@ std::string xml(std::string_view plain) {
   return out;
 }
 
-std::string json(std::string_view plain) {
-  std::string out = "\"";
-  for (utf8::character c; !plain.empty(); plain.remove_prefix(c.bytes)) {
-    c = utf8::first_of(plain);
-    if (c.point == '"' || c.point == '\\') {
-      out += '\\';
-      out += static_cast<char>(c.point);
-    } else if (utf8::is_control(c.point)) {
-      // Escaped, because the document may be printed to a terminal.
-      print(out, "\\u%04x", static_cast<unsigned>(c.point));
-    } else {
-      utf8::append(out, c.point);
-    }
-  }
-  return out + '"';
-}
-
 }  // namespace stillmap::text

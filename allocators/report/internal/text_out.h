@@ -1,4 +1,4 @@
-// Formatting for reports: addresses, streams, XML and JSON escapes. Internal.
+// Formatting for reports: addresses, streams, XML escapes. Internal.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,8 @@ namespace stillmap::text {
 
 std::string hex(std::uint64_t address);  // "0x7f0012340000"
 std::string name_of(stream_ref stream);  // "the default stream", "stream 0x7f0012340000"
-// Both are valid UTF-8, whatever the text is: U+FFFD for what is none.
-std::string xml(std::string_view plain);   // for text and attributes
-std::string json(std::string_view plain);  // with its quotes
+// For text and attributes. Valid UTF-8, whatever the text is: U+FFFD for what is none.
+std::string xml(std::string_view plain);
 
 inline std::uint64_t handle_of(stream_ref stream) {
   return reinterpret_cast<std::uintptr_t>(stream.get());

@@ -235,9 +235,6 @@ TEST(ReportText, IsForPeople) {
   EXPECT_EQ(format_bytes(141_GiB), "141 GiB");
   EXPECT_EQ(format_count(0), "0");
   EXPECT_EQ(format_count(1234567), "1,234,567");
-  EXPECT_EQ(text::json("a\"\\\n"), "\"a\\\"\\\\\\u000a\"");
-  // Names may be no UTF-8, and may control a terminal.
-  EXPECT_EQ(text::json("\xffx\x7f\xe2\x80\xae"), "\"\xef\xbf\xbdx\\u007f\\u202e\"");
   EXPECT_EQ(text::xml("<\xff\x01\xef\xbf\xbf>"), "&lt;\xef\xbf\xbd  &gt;");
   std::string out;
   text::print(out, "%s|%d", std::string(1000, 'x').c_str(), 7);

@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
+#include "stillmap/vmm/base/json_writer.h"
 #include "stillmap/vmm/device.h"
 #include "stillmap/vmm/stream.h"
-#include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tools/stillmap/common/json.h"
+#include "stillmap/vmm/base/json_writer.h"
 
 namespace stillmap::tool {
 namespace {

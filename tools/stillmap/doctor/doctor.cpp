@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "stillmap/checkpoint/base/host_room.h"
+#include "stillmap/vmm/base/json_writer.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/cli/commands.h"
-#include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/terminal.h"

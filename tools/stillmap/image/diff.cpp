@@ -1,8 +1,8 @@
 // stillmap image diff: the address ranges at which two images differ.
 #include <fmt/format.h>
 
+#include "stillmap/vmm/base/json_writer.h"
 #include "stillmap/vmm/base/try.h"
-#include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/image/image_commands.h"
 #include "tools/stillmap/image/image_diff.h"

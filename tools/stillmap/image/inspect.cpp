@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "stillmap/vmm/base/json_writer.h"
 #include "stillmap/vmm/base/try.h"
-#include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/text.h"
 #include "tools/stillmap/image/image_commands.h"

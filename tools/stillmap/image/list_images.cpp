@@ -8,8 +8,8 @@
 
 #include "stillmap/checkpoint/image/folder.h"
 #include "stillmap/checkpoint/image/read_superblock.h"
+#include "stillmap/vmm/base/json_writer.h"
 #include "stillmap/vmm/base/try.h"
-#include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/text.h"
 #include "tools/stillmap/image/image_commands.h"

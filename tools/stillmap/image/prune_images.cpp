@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include "stillmap/checkpoint/image/prune.h"
+#include "stillmap/vmm/base/json_writer.h"
 #include "stillmap/vmm/base/try.h"
-#include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/text.h"
 #include "tools/stillmap/image/image_commands.h"

@@ -3,8 +3,8 @@
 
 #include <optional>
 
+#include "stillmap/vmm/base/json_writer.h"
 #include "stillmap/vmm/base/try.h"
-#include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/progress.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/image/image_commands.h"

@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <memory>
 
+#include "stillmap/vmm/base/json_writer.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/cli/commands.h"
-#include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/source.h"
 #include "tools/stillmap/map/picture.h"
 #include "tools/stillmap/map/scenario.h"

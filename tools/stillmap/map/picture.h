@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/base/json_writer.h"
 #include "stillmap/vmm/page_pool.h"
-#include "tools/stillmap/common/json.h"
 #include "tools/stillmap/common/outcome.h"
 #include "tools/stillmap/common/terminal.h"
 

@@ -7,7 +7,7 @@
 
 #include "stillmap/checkpoint/common/layout.h"
 #include "stillmap/checkpoint/control/client.h"
-#include "tools/stillmap/common/json.h"
+#include "stillmap/vmm/base/json_writer.h"
 #include "tools/stillmap/task/task_commands.h"
 
 namespace stillmap::tool {

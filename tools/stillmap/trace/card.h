@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "tools/stillmap/common/json.h"
+#include "stillmap/vmm/base/json_writer.h"
 
 namespace stillmap::tool {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "stillmap/allocators/trace/trace.h"
-#include "tools/stillmap/common/json.h"
+#include "stillmap/vmm/base/json_writer.h"
 #include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
