@@ -4,16 +4,13 @@
 #include <algorithm>
 
 #include "stillmap/allocators/report/internal/heap_layout.h"
-#include "stillmap/allocators/report/internal/svg_writer.h"
 #include "stillmap/allocators/report/internal/text_out.h"
 #include "stillmap/vmm/base/format.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/svg_writer.h"
 
 namespace stillmap {
 namespace {
-
-using text::print;
-using text::xml;
 
 constexpr double margin = 32, column_gap = 44, row_height = 15, row_pitch = 18;
 constexpr double one_column = 936, of_several = 560;
@@ -41,9 +38,13 @@ std::string name_of(const heap_map::arena &a) {
 }
 
 std::string times(std::size_t bytes, std::size_t of) {
-  std::string out;
-  print(out, "%.3f", of == 0 ? 0.0 : static_cast<double>(bytes) / static_cast<double>(of));
-  return out;
+  return format_fixed(of == 0 ? 0.0 : static_cast<double>(bytes) / static_cast<double>(of), 3);
+}
+
+std::string css_of(paint p) {
+  std::string css = "p";
+  css += std::to_string(static_cast<unsigned>(p));
+  return css;
 }
 
 class canvas : svg_writer {
@@ -96,9 +97,8 @@ void canvas::legend() {
       x = margin;
       y_ += 22;
     }
-    const std::string css = "p" + std::to_string(static_cast<unsigned>(p));
     const double thin = p == paint::gap ? 3 : 16;
-    box(x + (16 - thin) / 2, y_ - 11, thin, 13, css.c_str());
+    box(x + (16 - thin) / 2, y_ - 11, thin, 13, css_of(p));
     write(x + 23, y_, label);
     x += wide;
   };
@@ -230,8 +230,7 @@ void canvas::piece(const drawn_piece &d, double x, double y) {
   }
   what.append("\n").append(text::hex(d.begin)).append(" \xE2\x80\x93 ");
   what += text::hex(d.begin + d.bytes);
-  print(body, "<g class=\"p%u\"><title>", static_cast<unsigned>(d.color));
-  body += xml(what) + "</title>";
+  begin_group(what, css_of(d.color));
   for (std::size_t i = 0; i < d.parts.size(); ++i) {
     const auto &part = d.parts[i];
     // Leaves a narrow gap between neighbours that are wide enough.
@@ -239,10 +238,9 @@ void canvas::piece(const drawn_piece &d, double x, double y) {
     const double wide =
         last && part.width > 3 && d.color != paint::gap ? part.width - 0.7 : part.width;
     const double grown = d.color == paint::gap ? 2 : 0;
-    print(body, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\"/>", x + part.x,
-          y + part.row * row_pitch - grown / 2, wide, row_height + grown);
+    box(x + part.x, y + part.row * row_pitch - grown / 2, wide, row_height + grown);
   }
-  body += "</g>\n";
+  end_group();
 }
 
 double canvas::arena(const heap_map::arena &a, double x, double y) {
@@ -357,7 +355,7 @@ result<std::string> to_svg(const heap_picture &p) {
 
 result<std::string> to_html(const heap_picture &p) {
   return with_host_memory("to_html", [&]() -> result<std::string> {
-    return page_begin + xml(p.title) + page_style + canvas(p).draw() + page_end;
+    return page_begin + xml_escaped(p.title) + page_style + canvas(p).draw() + page_end;
   });
 }
 

@@ -4,20 +4,18 @@
 #include <array>
 #include <cmath>
 
-#include "stillmap/allocators/report/internal/svg_writer.h"
-#include "stillmap/allocators/report/internal/text_out.h"
 #include "stillmap/vmm/base/format.h"
 #include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/svg_writer.h"
 
 namespace stillmap {
 namespace {
-
-using text::print;
 
 constexpr double outer_margin = 32, left_margin = 104, width = 1000,
                  plot_width = width - left_margin - outer_margin;
 constexpr double plot_height = 340, legend_pitch = 22;
 constexpr std::size_t colours = 6;
+constexpr int decimals = 1;  // of coordinates in outlines
 
 constexpr const char *timeline_style = R"(<style>
   .live { fill: #9adbc4; fill-opacity: 0.7; }
@@ -88,10 +86,6 @@ class timeline_canvas : svg_writer {
     return plot_ + plot_height * (1 - static_cast<double>(bytes) /
                                           static_cast<double>(std::max<std::uint64_t>(top_, 1)));
   }
-  void line(double x1, double y1, double x2, double y2, const char *css) {
-    print(body, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" class=\"%s\"/>\n", x1, y1,
-          x2, y2, css);
-  }
 
   void grid() {
     const std::uint64_t step = grid_step(std::max<std::uint64_t>(top_, 1));
@@ -105,33 +99,32 @@ class timeline_canvas : svg_writer {
   }
 
   // Of steps: in an interval a curve is at its maximum there.
-  std::string steps(const timeline_curve &c, std::uint64_t timeline_point::*bytes) const {
-    std::string path;
+  svg_path steps(const timeline_curve &c, std::uint64_t timeline_point::*bytes) const {
+    svg_path outline(decimals);
     std::uint64_t from = 0;
     for (const timeline_point &p : c.points) {
-      print(path, "%s%.1f %.1f H%.1f", path.empty() ? "M" : "L", x_of(from), y_of(p.*bytes),
-            x_of(p.requests));
+      outline.add(outline.commands().empty() ? "M" : "L", {x_of(from), y_of(p.*bytes)});
+      outline.add(" H", {x_of(p.requests)});
       from = p.requests;
     }
-    return path;
+    return outline;
   }
 
   void live_area(const timeline_curve &c) {
     begin_group("allocated by the program, at most " +
                 format_bytes(most(c, &timeline_point::live)));
-    body += "<path class=\"live\" d=\"" + steps(c, &timeline_point::live);
-    print(body, "V%.1f H%.1f Z\"/>\n", y_of(0), left_margin);
+    path(steps(c, &timeline_point::live).add("V", {y_of(0)}).add(" H", {left_margin}).add(" Z"),
+         "live");
     end_group();
   }
 
   void curve(const timeline_curve &c, std::size_t i) {
     if (c.points.empty()) return;
     begin_group(c.title + ": at most " + format_bytes(most(c, &timeline_point::committed)));
-    print(body, "<path class=\"curve c%zu\" d=\"", i % colours);
-    body += steps(c, &timeline_point::committed) + "\"/>\n";
+    path(steps(c, &timeline_point::committed), "curve c" + std::to_string(i % colours));
     if (c.oom) {
       const double x = x_of(c.points.back().requests), y = y_of(c.points.back().committed);
-      print(body, "<path class=\"end\" d=\"M%.1f %.1f l12 12 m0 -12 l-12 12\"/>\n", x - 6, y - 6);
+      path(svg_path(decimals).add("M", {x - 6, y - 6}).add(" l12 12 m0 -12 l-12 12"), "end");
     }
     end_group();
   }
@@ -149,7 +142,7 @@ class timeline_canvas : svg_writer {
     for (std::size_t i = 0; i < p_.curves.size(); ++i) {
       const timeline_curve &c = p_.curves[i];
       const std::string css = "curve c" + std::to_string(i % colours);
-      line(left_margin, y - 4, left_margin + 22, y - 4, css.c_str());
+      line(left_margin, y - 4, left_margin + 22, y - 4, css);
       const std::string text =
           c.title + " held at most " + format_bytes(most(c, &timeline_point::committed));
       write(left_margin + 34, y, text);

@@ -1,4 +1,4 @@
-// Sizes: parsed and printed.
+// Sizes as people write them, and what copying holds.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -40,20 +40,6 @@ TEST(Size, SaysWhatIsWrong) {
     EXPECT_EQ(size.error().status, exit_usage);
     EXPECT_NE(size.error().line.find(std::string("'") + text + "'"), std::string::npos);
   }
-}
-
-TEST(Size, IsWrittenShort) {
-  EXPECT_EQ(format_bytes(0), "0 B");
-  EXPECT_EQ(format_bytes(1023), "1023 B");
-  EXPECT_EQ(format_bytes(1024), "1 KiB");
-  EXPECT_EQ(format_bytes(1280), "1.25 KiB");
-  EXPECT_EQ(format_bytes(std::uint64_t{150754820096}), "140.4 GiB");
-  EXPECT_EQ(format_bytes((std::uint64_t{1} << 20) - 1), "1 MiB");  // not "1024 KiB"
-  EXPECT_EQ(format_bytes(UINT64_MAX), "16 EiB");
-  EXPECT_EQ(format_count(0), "0");
-  EXPECT_EQ(format_count(999), "999");
-  EXPECT_EQ(format_count(1000), "1,000");
-  EXPECT_EQ(format_count(1073741824), "1,073,741,824");
 }
 
 TEST(Copying, HoldsTheOldAndTheNewBufferAtOnce) {

@@ -1,6 +1,7 @@
 #include "stillmap/vmm/base/format.h"
 
 #include <array>
+#include <charconv>
 #include <cstddef>
 #include <cstdio>
 
@@ -29,6 +30,13 @@ std::string format_count(std::uint64_t number) {
   std::string out = std::to_string(number);
   for (std::size_t at = out.size(); at > 3;) out.insert(at -= 3, 1, ',');
   return out;
+}
+
+std::string format_fixed(double number, int decimals) {
+  char digits[330];  // the largest number has 309 before the point
+  const auto written =
+      std::to_chars(digits, digits + sizeof digits, number, std::chars_format::fixed, decimals);
+  return {digits, written.ptr};
 }
 
 }  // namespace stillmap

@@ -10,5 +10,8 @@ namespace stillmap {
 std::string format_bytes(std::uint64_t bytes);
 // "1,073,741,824"
 std::string format_count(std::uint64_t number);
+// "0.50": with this many decimals and a point, whatever the locale of the process.
+// Requires: `decimals` is at most 9, and the number is finite.
+std::string format_fixed(double number, int decimals);
 
 }  // namespace stillmap

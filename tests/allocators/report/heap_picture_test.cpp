@@ -226,19 +226,9 @@ TEST(HeapPicture, IsAsWideWithoutAColumnAsWithOne) {
   EXPECT_EQ(view(), with_one);
 }
 
-TEST(ReportText, IsForPeople) {
-  EXPECT_EQ(format_bytes(0), "0 B");
-  EXPECT_EQ(format_bytes(512), "512 B");
-  EXPECT_EQ(format_bytes(1_KiB), "1 KiB");
-  EXPECT_EQ(format_bytes(1_MiB + 256_KiB), "1.25 MiB");
-  EXPECT_EQ(format_bytes(1_GiB - 1), "1 GiB");
-  EXPECT_EQ(format_bytes(141_GiB), "141 GiB");
-  EXPECT_EQ(format_count(0), "0");
-  EXPECT_EQ(format_count(1234567), "1,234,567");
-  EXPECT_EQ(text::xml("<\xff\x01\xef\xbf\xbf>"), "&lt;\xef\xbf\xbd  &gt;");
-  std::string out;
-  text::print(out, "%s|%d", std::string(1000, 'x').c_str(), 7);
-  EXPECT_EQ(out.size(), 1002u);
+TEST(ReportText, AddressesAreHexadecimal) {
+  EXPECT_EQ(text::hex(0), "0x0");
+  EXPECT_EQ(text::hex(UINT64_MAX), "0xffffffffffffffff");
 }
 
 }  // namespace

@@ -9,8 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "stillmap/allocators/report/internal/svg_writer.h"
-#include "stillmap/allocators/report/internal/text_out.h"
+#include "stillmap/vmm/base/svg_writer.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/map/picture.h"
 
@@ -64,16 +63,8 @@ class svg : svg_writer {
   std::string draw();
 
  private:
-  void line(double x1, double y1, double x2, double y2, const char *css) {
-    body += fmt::format(
-        "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" class=\"{}\"/>\n", x1, y1,
-        x2, y2, css);
-  }
   void heading(const std::string &name, const std::string &facts) {
-    body += fmt::format(
-        "<text x=\"{:.1f}\" y=\"{:.1f}\"><tspan class=\"name\">{}</tspan><tspan "
-        "class=\"soft\" dx=\"12\">{}</tspan></text>\n",
-        margin, y_, text::xml(name), text::xml(facts));
+    write_heading(margin, y_, name, facts);
   }
   void bar(const picture_row &row, std::uint64_t span, double height);
   void row(const picture_row &r);
@@ -145,9 +136,10 @@ void svg::row(const picture_row &r) {
           fmt::format("{} \xE2\x80\x93 {}", hexadecimal(r.begin), hexadecimal(r.begin + r.bytes)),
           "address", "end");
     const double below = y_ + gap_to_zoom;
-    body += fmt::format(
-        "<path class=\"lens\" d=\"M{:.1f} {:.1f}L{:.1f} {:.1f}L{:.1f} {:.1f}L{:.1f} {:.1f}Z\"/>\n",
-        margin, y_, margin + std::max(part, 1.5), y_, right, below, margin, below);
+    svg_path lens(1);
+    lens.add("M", {margin, y_}).add("L", {margin + std::max(part, 1.5), y_});
+    lens.add("L", {right, below}).add("L", {margin, below}).add("Z");
+    path(lens, "lens");
     write(margin + 10, below - 7, fmt::format("the first {}, enlarged", format_bytes(zoom)),
           "soft");
     y_ = below;
@@ -258,28 +250,30 @@ void svg::history() {
   }
 
   if (!p_.copying.empty()) {
-    std::string path = fmt::format("M{:.2f} {:.2f}", left, floor);
+    svg_path moving(2);
+    moving.add("M", {left, floor});
     std::uint64_t size = 0;
     before = 0;
     for (const picture_step &s : p_.copying) {
       // Growing beyond the capacity: both buffers at once, then the new one alone.
-      path += fmt::format("H{:.2f}", along(std::min(s.mapped == before ? s.size : size, length)));
-      if (s.mapped != before) path += fmt::format("V{:.2f}", up(before + s.mapped));
-      path += fmt::format("V{:.2f}", up(s.mapped));
+      moving.add("H", {along(std::min(s.mapped == before ? s.size : size, length))});
+      if (s.mapped != before) moving.add("V", {up(before + s.mapped)});
+      moving.add("V", {up(s.mapped)});
       size = std::min(s.mapped, length);
       before = s.mapped;
     }
-    body += fmt::format("<path class=\"moving\" d=\"{}H{:.2f}\"/>\n", path, left + width);
+    path(moving.add("H", {left + width}), "moving");
   }
-  std::string path = fmt::format("M{:.2f} {:.2f}", left, floor);
+  svg_path staircase(2);
+  staircase.add("M", {left, floor});
   std::uint64_t size = 0;
   for (const picture_step &s : p_.history) {
-    path += fmt::format("H{:.2f}V{:.2f}", along(size), up(s.mapped));
+    staircase.add("H", {along(size)}).add("V", {up(s.mapped)});
     size = s.size;
   }
-  path += fmt::format("H{:.2f}", left + width);
-  body += fmt::format("<path class=\"area\" d=\"{}V{:.2f}Z\"/>\n", path, floor);
-  body += fmt::format("<path class=\"curve\" d=\"{}\"/>\n", path);
+  staircase.add("H", {left + width});
+  path(svg_path(staircase).add("V", {floor}).add("Z"), "area");
+  path(staircase, "curve");
   if (!p_.copying.empty()) {
     line(left + 14, y_ + 10, left + 38, y_ + 10, "curve");
     write(left + 45, y_ + 14, "in place: pages are added at one address");
