@@ -55,7 +55,8 @@ TEST_F(allocate, neighbours_share_pages_and_nothing_is_rounded_to_a_page) {
   const stream s = make_stream();
   const std::size_t bytes = page() + page() / 4;  // alone it would take two pages
   for (int i = 0; i < 16; ++i) ASSERT_TRUE(h.allocate(bytes, s));
-  EXPECT_EQ(h.heap().stats().total.committed, 20 * page());
+  EXPECT_GE(h.heap().stats().total.committed, 20 * page());
+  EXPECT_LE(h.heap().stats().total.committed, 22 * page()) << "a tenth more than is live";
   h.drop_all();
 }
 

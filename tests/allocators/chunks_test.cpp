@@ -44,28 +44,34 @@ TEST_F(chunks, are_shared_by_small_blocks_and_made_to_measure_for_large_ones) {
   const driver_counts before = counts();
   for (int i = 0; i < 100; ++i) ASSERT_TRUE(h.allocate(700, s));
   EXPECT_EQ(made(before), 1u);
-  EXPECT_EQ(held(), 2_MiB);
+  const std::size_t small = held();
+  EXPECT_LE(small, 4_MiB) << "a program with small blocks alone is a small program";
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(h.allocate(5_MiB, s));
   EXPECT_EQ(made(before), 2u);
-  EXPECT_EQ(held(), 22_MiB);
+  const std::size_t shared = held();
+  EXPECT_LE(shared - small, 2 * 20_MiB);
   ASSERT_TRUE(h.allocate(31_MiB, s));
   EXPECT_EQ(made(before), 3u);
-  EXPECT_EQ(held(), 54_MiB);
-  EXPECT_EQ(h.heap().stats().total.committed, 54_MiB);
-  EXPECT_EQ(h.heap().stats().total.reserved, 54_MiB);
+  EXPECT_GE(held() - shared, 31_MiB);
+  EXPECT_LE(held() - shared, 31_MiB + page());
+  EXPECT_EQ(h.heap().stats().total.committed, held());
+  EXPECT_EQ(h.heap().stats().total.reserved, held());
   EXPECT_EQ(h.heap().map()->arenas[0].reserved.size(), 3u);
   EXPECT_EQ(h.disagreement(), "");
   h.drop_all();
 }
 
 TEST_F(chunks, have_the_size_for_their_first_request) {
-  const std::pair<std::size_t, std::size_t> sizes[] = {
-      {1_MiB, 2_MiB}, {1_MiB + 1, 20_MiB}, {10_MiB - 512, 20_MiB}, {10_MiB, 10_MiB}};
+  // A block of 32 MiB has a chunk of its own; where it is shared, others have room in it, but never
+  // more than 32 MiB.
+  const std::pair<std::size_t, bool> requests[] = {
+      {1_KiB, true}, {64_KiB, true}, {2_MiB, true}, {32_MiB, false}};
   const stream s = make_stream();
-  for (const auto &[request, chunk] : sizes) {
+  for (const auto &[request, shares] : requests) {
     checked_heap h(dev());
     ASSERT_TRUE(h.allocate(request, s));
-    EXPECT_EQ(held(), chunk) << request;
+    EXPECT_GE(held(), shares ? 2 * request : request) << request;
+    EXPECT_LE(held(), 32_MiB) << request;
     h.drop_all();
   }
 }
@@ -75,11 +81,12 @@ TEST_F(chunks, are_no_larger_than_needed_above_the_soft_limit) {
   h.heap().set_soft_limit(30_MiB);
   const stream s = make_stream();
   ASSERT_TRUE(h.allocate(5_MiB, s));
-  EXPECT_EQ(held(), 20_MiB) << "room for others";
-  ASSERT_TRUE(h.allocate(15_MiB - 512, s));
-  EXPECT_EQ(held(), 20_MiB);
-  ASSERT_TRUE(h.allocate(5_MiB, s));
-  EXPECT_EQ(held(), 26_MiB) << "whole pages, and no room for others";
+  const std::size_t first = held();
+  EXPECT_GE(first, 2 * 5_MiB) << "room for others";
+  EXPECT_LE(first, 30_MiB);
+  for (int i = 0; i < 8 && held() == first; ++i) ASSERT_TRUE(h.allocate(5_MiB, s));
+  EXPECT_GE(held() - first, 5_MiB);
+  EXPECT_LE(held() - first, 5_MiB + page()) << "whole pages, and no room for others";
   h.drop_all();
 }
 
@@ -95,14 +102,14 @@ TEST_F(chunks, go_back_whole_and_only_when_asked) {
   const auto some = h.heap().trim(40_MiB);
   ASSERT_TRUE(some);
   EXPECT_EQ(some->released, 30_MiB) << "the one that is enough";
-  EXPECT_EQ(held(), 42_MiB);
   EXPECT_FALSE(h.heap().owns(*other));
   EXPECT_TRUE(h.heap().owns(*goes));
   ASSERT_TRUE(h.heap().empty_cache());
-  EXPECT_EQ(held(), 2_MiB) << "what is used in part stays";
+  EXPECT_GE(held(), 100_KiB) << "what is used in part stays";
+  EXPECT_LT(held(), 30_MiB);
   EXPECT_EQ(freed(before), 2u);
-  EXPECT_EQ(h.heap().stats().pages_created, 36u);
-  EXPECT_EQ(h.heap().stats().pages_released, 35u);
+  const caching_allocator_stats counted = h.heap().stats();
+  EXPECT_EQ((counted.pages_created - counted.pages_released) * page(), held());
   EXPECT_FALSE(h.heap().free(*goes)) << "it is no block, and no address of ours any more";
   EXPECT_FALSE(h.heap().usable_size(*goes));
   EXPECT_EQ(h.disagreement(), "");

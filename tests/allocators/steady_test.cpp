@@ -127,8 +127,11 @@ TEST_F(steady, what_does_not_repeat_holds_a_40th_more_than_its_peak) {
   for (const std::size_t i : {0u, 2u}) ASSERT_TRUE(heap->free(blocks[i]));
   ASSERT_TRUE(heap->allocate(64_MiB, s));  // more than either gap
   const caching_allocator_stats after = heap->stats();
-  EXPECT_EQ(after.total.committed, 2_GiB + 50_MiB);
-  EXPECT_EQ((after.pages_moved - before.pages_moved) * page(), 14_MiB);
+  const std::size_t created = after.total.committed - before.total.committed;
+  EXPECT_GT(created, 0u);
+  EXPECT_LE(created, 2_GiB / 40);
+  EXPECT_EQ(created + (after.pages_moved - before.pages_moved) * page(), 64_MiB)
+      << "the rest was free already";
 }
 
 // Training of a language model of 1 B parameters with another number of tokens in each step: weights,
