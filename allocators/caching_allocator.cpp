@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "stillmap/allocators/internal/allocator_core.h"
-#include "stillmap/allocators/internal/thread_stream.h"
+#include "stillmap/allocators/engine/allocator_core.h"
+#include "stillmap/allocators/engine/thread_stream.h"
 #include "stillmap/allocators/trace/internal/trace_recorder.h"
 #include "stillmap/vmm/base/try.h"
 

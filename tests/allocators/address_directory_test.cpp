@@ -1,6 +1,6 @@
 // Which arena owns an address: ranges of every size, side by side, at the ends of the tables, added and
 // removed.
-#include "stillmap/allocators/internal/address_directory.h"
+#include "stillmap/allocators/engine/address_directory.h"
 
 #include <gtest/gtest.h>
 

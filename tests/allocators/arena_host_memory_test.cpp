@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "stillmap/allocators/internal/arena.h"
+#include "stillmap/allocators/engine/arena.h"
 #include "tests/support/effort.h"
 #include "tests/support/host_memory.h"
 

@@ -1,5 +1,5 @@
 // An arena without a device: which placement a block gets. Nothing is mapped at the addresses.
-#include "stillmap/allocators/internal/arena.h"
+#include "stillmap/allocators/engine/arena.h"
 
 #include <gtest/gtest.h>
 

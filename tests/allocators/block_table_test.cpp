@@ -1,9 +1,9 @@
 // The table of an arena's blocks.
-#include "stillmap/allocators/internal/block_table.h"
+#include "stillmap/allocators/engine/block_table.h"
 
 #include <gtest/gtest.h>
 
-#include "stillmap/allocators/internal/extent.h"
+#include "stillmap/allocators/engine/extent.h"
 
 namespace stillmap {
 namespace {

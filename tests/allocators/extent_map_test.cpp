@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "stillmap/allocators/internal/extent_map.h"
+#include "stillmap/allocators/engine/extent_map.h"
 
 namespace stillmap {
 namespace {

@@ -1,5 +1,5 @@
 // Which programs count as repeating themselves.
-#include "stillmap/allocators/internal/growth_pattern.h"
+#include "stillmap/allocators/engine/growth_pattern.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Places that are found again by what was in use.
-#include "stillmap/allocators/internal/loop_memory.h"
+#include "stillmap/allocators/engine/loop_memory.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What the allocator decides by numbers.
-#include "stillmap/allocators/internal/policy.h"
+#include "stillmap/allocators/engine/policy.h"
 
 #include <gtest/gtest.h>
 

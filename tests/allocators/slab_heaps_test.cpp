@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "stillmap/allocators/internal/slab.h"
+#include "stillmap/allocators/engine/slab.h"
 
 namespace stillmap {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "stillmap/allocators/internal/extent.h"
-#include "stillmap/allocators/internal/pending_frees.h"
+#include "stillmap/allocators/engine/extent.h"
+#include "stillmap/allocators/engine/pending_frees.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap {

@@ -2,8 +2,8 @@
 // return to the device.
 #include <algorithm>
 
-#include "stillmap/allocators/internal/allocator_core.h"
-#include "stillmap/allocators/internal/room.h"
+#include "stillmap/allocators/engine/allocator_core.h"
+#include "stillmap/allocators/engine/room.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "stillmap/allocators/internal/tlsf_index.h"
+#include "stillmap/allocators/engine/tlsf_index.h"
 
 namespace stillmap {
 

@@ -1,8 +1,8 @@
 // Statistics and maps of the allocator.
 #include <algorithm>
 
-#include "stillmap/allocators/internal/allocator_core.h"
-#include "stillmap/allocators/internal/thread_stream.h"
+#include "stillmap/allocators/engine/allocator_core.h"
+#include "stillmap/allocators/engine/thread_stream.h"
 
 namespace stillmap {
 namespace {

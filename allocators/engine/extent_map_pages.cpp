@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "stillmap/allocators/internal/extent_map.h"
-#include "stillmap/allocators/internal/room.h"
+#include "stillmap/allocators/engine/extent_map.h"
+#include "stillmap/allocators/engine/room.h"
 
 namespace stillmap {
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "stillmap/allocators/internal/extent.h"
+#include "stillmap/allocators/engine/extent.h"
 
 namespace stillmap {
 

@@ -1,9 +1,9 @@
-#include "stillmap/allocators/internal/extent_map.h"
+#include "stillmap/allocators/engine/extent_map.h"
 
 #include <algorithm>
 
-#include "stillmap/allocators/internal/policy.h"
-#include "stillmap/allocators/internal/room.h"
+#include "stillmap/allocators/engine/policy.h"
+#include "stillmap/allocators/engine/room.h"
 
 namespace stillmap {
 namespace {

@@ -1,6 +1,6 @@
 // Facts about an arena's blocks, for heap maps and history. Not on the fast path.
-#include "stillmap/allocators/internal/arena.h"
-#include "stillmap/allocators/internal/thread_stream.h"
+#include "stillmap/allocators/engine/arena.h"
+#include "stillmap/allocators/engine/thread_stream.h"
 
 namespace stillmap {
 namespace {

@@ -1,8 +1,8 @@
 // The chunks of an arena: each is one range of its extent map, committed as a whole.
 #include <algorithm>
 
-#include "stillmap/allocators/internal/arena.h"
-#include "stillmap/allocators/internal/room.h"
+#include "stillmap/allocators/engine/arena.h"
+#include "stillmap/allocators/engine/room.h"
 
 namespace stillmap {
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <iterator>
 
-#include "stillmap/allocators/internal/arena.h"
-#include "stillmap/allocators/internal/arena_locks.h"
+#include "stillmap/allocators/engine/arena.h"
+#include "stillmap/allocators/engine/arena_locks.h"
 
 namespace stillmap {
 

@@ -1,7 +1,7 @@
 // Private pools: memory that captured graphs replay on. docs/allocator_graphs.md
-#include "stillmap/allocators/internal/allocator_core.h"
-#include "stillmap/allocators/internal/room.h"
-#include "stillmap/allocators/internal/thread_stream.h"
+#include "stillmap/allocators/engine/allocator_core.h"
+#include "stillmap/allocators/engine/room.h"
+#include "stillmap/allocators/engine/thread_stream.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap {

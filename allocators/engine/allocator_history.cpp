@@ -3,8 +3,8 @@
 // so that the events of one address are in order across threads.
 #include <algorithm>
 
-#include "stillmap/allocators/internal/allocator_core.h"
-#include "stillmap/allocators/internal/thread_stream.h"
+#include "stillmap/allocators/engine/allocator_core.h"
+#include "stillmap/allocators/engine/thread_stream.h"
 
 namespace stillmap {
 namespace {

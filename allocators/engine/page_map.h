@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "stillmap/allocators/internal/extent.h"
-#include "stillmap/allocators/internal/shared_pages.h"
+#include "stillmap/allocators/engine/extent.h"
+#include "stillmap/allocators/engine/shared_pages.h"
 
 namespace stillmap {
 

@@ -14,7 +14,7 @@
 #include <new>
 #include <vector>
 
-#include "stillmap/allocators/internal/tlsf_index.h"
+#include "stillmap/allocators/engine/tlsf_index.h"
 #include "stillmap/vmm/base/units.h"
 
 namespace stillmap {

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "stillmap/allocators/internal/allocator_core.h"
-#include "stillmap/allocators/internal/policy.h"
-#include "stillmap/allocators/internal/room.h"
-#include "stillmap/allocators/internal/thread_stream.h"
+#include "stillmap/allocators/engine/allocator_core.h"
+#include "stillmap/allocators/engine/policy.h"
+#include "stillmap/allocators/engine/room.h"
+#include "stillmap/allocators/engine/thread_stream.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "stillmap/allocators/internal/policy.h"
+#include "stillmap/allocators/engine/policy.h"
 
 namespace stillmap {
 

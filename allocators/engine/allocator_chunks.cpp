@@ -3,9 +3,9 @@
 // docs/allocator_growth.md#where-pages-cannot-be-mapped
 #include <algorithm>
 
-#include "stillmap/allocators/internal/allocator_core.h"
-#include "stillmap/allocators/internal/policy.h"
-#include "stillmap/allocators/internal/thread_stream.h"
+#include "stillmap/allocators/engine/allocator_core.h"
+#include "stillmap/allocators/engine/policy.h"
+#include "stillmap/allocators/engine/thread_stream.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap {

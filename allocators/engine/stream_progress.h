@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "stillmap/allocators/internal/pending_frees.h"
+#include "stillmap/allocators/engine/pending_frees.h"
 
 namespace stillmap {
 

@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "stillmap/allocators/internal/extent.h"
-#include "stillmap/allocators/internal/page_map.h"
+#include "stillmap/allocators/engine/extent.h"
+#include "stillmap/allocators/engine/page_map.h"
 
 namespace stillmap {
 

@@ -8,8 +8,8 @@
 #include <new>
 #include <vector>
 
-#include "stillmap/allocators/internal/extent.h"
-#include "stillmap/allocators/internal/growth_pattern.h"
+#include "stillmap/allocators/engine/extent.h"
+#include "stillmap/allocators/engine/growth_pattern.h"
 
 namespace stillmap {
 

@@ -1,5 +1,5 @@
 // Checks the invariants of an extent map.
-#include "stillmap/allocators/internal/extent_map.h"
+#include "stillmap/allocators/engine/extent_map.h"
 
 namespace stillmap {
 

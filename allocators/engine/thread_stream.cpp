@@ -1,4 +1,4 @@
-#include "stillmap/allocators/internal/thread_stream.h"
+#include "stillmap/allocators/engine/thread_stream.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -9,7 +9,7 @@
 #include <list>
 #include <vector>
 
-#include "stillmap/allocators/internal/arena.h"
+#include "stillmap/allocators/engine/arena.h"
 
 namespace stillmap {
 

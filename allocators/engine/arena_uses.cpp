@@ -1,7 +1,7 @@
 // Blocks that other streams use, and what becomes of them when they are freed.
 #include <algorithm>
 
-#include "stillmap/allocators/internal/arena.h"
+#include "stillmap/allocators/engine/arena.h"
 
 namespace stillmap {
 namespace {

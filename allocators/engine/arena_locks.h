@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "stillmap/allocators/internal/arena.h"
+#include "stillmap/allocators/engine/arena.h"
 
 namespace stillmap {
 

@@ -1,9 +1,9 @@
-#include "stillmap/allocators/internal/arena.h"
+#include "stillmap/allocators/engine/arena.h"
 
 #include <algorithm>
 #include <new>
 
-#include "stillmap/allocators/internal/room.h"
+#include "stillmap/allocators/engine/room.h"
 
 namespace stillmap {
 
