@@ -12,17 +12,17 @@
 #include <unordered_map>
 #include <vector>
 
-#include "stillmap/allocators/heap_map.h"
 #include "stillmap/allocators/engine/address_directory.h"
 #include "stillmap/allocators/engine/arena_lock.h"
 #include "stillmap/allocators/engine/block_table.h"
 #include "stillmap/allocators/engine/extent_map.h"
 #include "stillmap/allocators/engine/growth_pattern.h"
-#include "stillmap/allocators/internal/history_ring.h"
 #include "stillmap/allocators/engine/loop_memory.h"
 #include "stillmap/allocators/engine/pending_frees.h"
 #include "stillmap/allocators/engine/policy.h"
 #include "stillmap/allocators/engine/slab.h"
+#include "stillmap/allocators/heap_map.h"
+#include "stillmap/allocators/internal/history_ring.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/stream.h"

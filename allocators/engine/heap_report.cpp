@@ -1,7 +1,9 @@
-// Statistics and maps of the allocator.
-#include <algorithm>
+#include "stillmap/allocators/engine/heap_report.h"
 
-#include "stillmap/allocators/engine/allocator_core.h"
+#include <algorithm>
+#include <new>
+
+#include "stillmap/allocators/engine/arena_locks.h"
 #include "stillmap/allocators/engine/thread_stream.h"
 
 namespace stillmap {
@@ -65,14 +67,14 @@ void sort_by_address(heap_map::arena &a) {
 
 }  // namespace
 
-caching_allocator_stats allocator_core::stats() const {
+caching_allocator_stats stats_of(const heap &h, std::size_t created_ahead) {
   caching_allocator_stats out;
   std::size_t largest_peak = 0;
   {
-    const lock_guard lock(arenas_mutex_);
-    const bool listed = reserve(out.arenas, reported_arenas_.size());
-    const all_arena_locks held(reported_arenas_);  // a page that moves is not counted twice
-    for (const auto &a : reported_arenas_) {
+    const lock_guard lock(h.arenas_mutex);
+    const bool listed = reserve(out.arenas, h.reported_arenas.size());
+    const all_arena_locks held(h.reported_arenas);  // a page that moves is not counted twice
+    for (const auto &a : h.reported_arenas) {
       held.assume_held(*a);
       const arena_stats figures = figures_of(*a);
       if (listed) out.arenas.push_back(figures);
@@ -82,40 +84,35 @@ caching_allocator_stats allocator_core::stats() const {
       largest_peak = std::max(largest_peak, figures.live_peak);
     }
   }
-  out.total.live_peak = std::max({reported_live_peak_.load(), out.total.live, largest_peak});
-  out.committed_peak = std::max(reported_committed_peak_.load(), out.total.committed);
-  if (pages_ != nullptr) out.created_ahead = pages_->stats().free.bytes();
-  out.page_bytes = page();
-  out.growths = growths_;
-  out.pages_created = created_;
-  out.pages_moved = moved_;
-  out.pages_released = released_;
-  out.host_waits = host_waits_;
-  out.out_of_memory = failed_;
-  out.host_bytes += shared_->host_bytes() + history.host_bytes();
+  const allocator_counters &n = h.counters;
+  out.total.live_peak = std::max({n.reported_live_peak.load(), out.total.live, largest_peak});
+  out.committed_peak = std::max(n.reported_committed_peak.load(), out.total.committed);
+  out.created_ahead = created_ahead;
+  out.page_bytes = h.page_bytes;
+  out.growths = n.growths;
+  out.pages_created = n.created;
+  out.pages_moved = n.moved;
+  out.pages_released = n.released;
+  out.host_waits = n.host_waits;
+  out.out_of_memory = n.failed;
+  out.host_bytes += h.shared->host_bytes() + h.observers.history.host_bytes();
   return out;
 }
 
-void allocator_core::note_peaks(std::size_t live) {
-  live_peak_ = std::max(live_peak_.load(), live);
-  reported_live_peak_ = std::max(reported_live_peak_.load(), live);
-  reported_committed_peak_ = std::max(reported_committed_peak_.load(), committed());
-}
-
-void allocator_core::reset_peaks() {
-  const lock_guard growing(growth_mutex_);
-  for (const auto &a : arenas_) {
+void reset_peaks(heap &h) {
+  const growth_lock growing(h.growth_mutex);
+  for (const auto &a : h.arenas) {
     const lock_guard lock(a->lock);
     a->reset_peak();
   }
-  reported_live_peak_ = reported_committed_peak_ = 0;
+  h.counters.reported_live_peak = h.counters.reported_committed_peak = 0;
 }
 
-result<heap_map> allocator_core::map() const {
-  const lock_guard growing(growth_mutex_);
+heap_map map_of(heap &h) {
+  const growth_lock growing(h.growth_mutex);
   heap_map out;
-  out.page_bytes = page();
-  for (const auto &a : arenas_) {
+  out.page_bytes = h.page_bytes;
+  for (const auto &a : h.arenas) {
     const lock_guard lock(a->lock);
     heap_map::arena &drawn = out.arenas.emplace_back();
     drawn.id = a->id;
@@ -126,26 +123,14 @@ result<heap_map> allocator_core::map() const {
     a->describe(drawn.extents);
     sort_by_address(drawn);
   }
-  if (history.enabled()) history.push({});
+  if (h.observers.enabled()) h.observers.history.push({});
   return out;
 }
 
-result<std::size_t> allocator_core::usable_size(const void *block) const {
-  const auto address = reinterpret_cast<std::uintptr_t>(block);
-  if (const arena *const a = addresses_.at(address)) {
-    const lock_guard lock(a->lock);
-    if (const std::size_t bytes = a->usable_size(address); bytes != 0) return bytes;
-  }
-  return make_error(errc::invalid_argument, "caching_allocator::usable_size",
-                    "no block begins at this address, or it was freed already", address, 0,
-                    error_unit::address);
-}
-
-// Why free memory stayed. `giving`: the arenas that could release pages.
-release_report allocator_core::report_release(std::size_t released,
-                                              const std::vector<arena *> &giving) {
+release_report report_release(const heap &h, std::size_t released,
+                              const std::vector<arena *> &giving) {
   release_report out{.released = released};
-  for (const auto &a : arenas_) {
+  for (const auto &a : h.arenas) {
     const lock_guard lock(a->lock);
     const arena_stats n = figures_of(*a);
     const std::size_t free = n.free_whole_pages + n.page_edges + n.cached;
@@ -154,7 +139,7 @@ release_report allocator_core::report_release(std::size_t released,
     } else if (std::find(giving.begin(), giving.end(), a.get()) == giving.end()) {
       out.capturing += free + n.pending_free;
     } else {
-      const std::size_t whole = in_chunks() ? a->unused_chunk_bytes() : n.free_whole_pages;
+      const std::size_t whole = h.in_chunks ? a->unused_chunk_bytes() : n.free_whole_pages;
       out.kept += whole;
       out.pending_free += n.pending_free;
       out.page_edges += free > whole ? free - whole : 0;

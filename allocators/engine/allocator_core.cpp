@@ -1,0 +1,262 @@
+#include "stillmap/allocators/engine/allocator_core.h"
+
+#include <bit>
+#include <utility>
+
+#include "stillmap/allocators/engine/chunk_source.h"
+#include "stillmap/allocators/engine/heap_report.h"
+#include "stillmap/allocators/engine/page_source.h"
+#include "stillmap/allocators/engine/thread_stream.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
+
+namespace stillmap {
+namespace {
+
+constexpr const char *allocating = "caching_allocator::allocate";
+constexpr const char *freeing = "caching_allocator::free";
+
+std::unique_ptr<memory_source> make_source(heap &h, stream_tracker &streams, reclaimer &r,
+                                           std::shared_ptr<page_pool> pages,
+                                           std::vector<access_grant> access) {
+  if (pages == nullptr) return std::make_unique<chunk_source>(h, streams, r);
+  return std::make_unique<page_source>(h, streams, r, std::move(pages), std::move(access));
+}
+
+}  // namespace
+
+allocator_core::allocator_core(stillmap::device d, std::shared_ptr<page_pool> pages,
+                               std::vector<access_grant> access, caching_allocator_options options,
+                               std::shared_ptr<trace_recorder> recorder)
+    : heap_(std::move(d), pages != nullptr ? pages->page_bytes() : address_directory::unit,
+            pages == nullptr, std::move(options), std::move(recorder)),
+      source_(make_source(heap_, streams_, reclaimer_, std::move(pages), std::move(access))) {}
+
+allocator_core::~allocator_core() {
+  const growth_lock growing(heap_.growth_mutex);
+  source_->release_all();
+}
+
+// ---- requests ----
+
+result<void *> allocator_core::allocate_refused(std::size_t bytes, stream_ref s,
+                                                const allocate_options &options,
+                                                arena &refused) noexcept {
+  bool searched = false;
+  {
+    const lock_guard lock(refused.lock, std::adopt_lock);
+    searched = refused.stream == s && refused.searches_before_reclaim();
+    if (searched) {
+      auto block =
+          with_host_memory(allocating, [&]() STILLMAP_REQUIRES(refused.lock) -> result<void *> {
+            return refused.allocate_not_reused(request_for(bytes, allocation_granule));
+          });
+      if (!block || *block != nullptr) return block;
+    }
+  }
+  return allocate_slow(bytes, s, options, searched);
+}
+
+result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref s,
+                                             const allocate_options &options,
+                                             bool searched) noexcept {
+  return with_host_memory(allocating, [&] { return serve(bytes, s, options, searched); });
+}
+
+// `searched`: the arena of the stream has no memory for it.
+result<void *> allocator_core::serve(std::size_t bytes, stream_ref named,
+                                     const allocate_options &options, bool searched) {
+  constexpr const char *op = allocating;
+  if (bytes == 0) return nullptr;
+  if (heap_.in_child()) return forked_error(op);
+  if (!std::has_single_bit(options.alignment)) {
+    return make_error(errc::invalid_argument, op, "the alignment is not a power of two",
+                      options.alignment, 0, error_unit::bytes);
+  }
+  if (options.alignment > allocate_options::largest_alignment) {
+    return make_error(errc::invalid_argument, op, "the alignment is too large", options.alignment,
+                      allocate_options::largest_alignment, error_unit::bytes);
+  }
+  if (bytes > largest_request) {
+    return make_error(errc::out_of_memory, op, "the request is larger than the device's memory",
+                      bytes, heap_.device.total_memory().bytes(), error_unit::bytes);
+  }
+  const stream_ref s = thread_stream::key_of(named);
+  const block_request r = request_for(bytes, options.alignment);
+  result<void *> block = nullptr;
+  arena *const a = heap_.streams.of(s);
+  bool pending = false;
+  if (a != nullptr) {
+    const lock_guard lock(a->lock);
+    pending = a->counted().pending_free != 0;
+    if (a->stream == s && !searched && a->searches_before_reclaim()) block = a->allocate(r);
+  }
+  if (*block == nullptr) block = growth_.grow(s, r, pending);
+  if (block && options.zero) {
+    STILLMAP_RETURN_IF_ERROR(zero(*block, bytes, named));
+  }
+  return block;
+}
+
+// Only a stream that was not passed to record_use needs host memory.
+status allocator_core::free_slow(void *block, std::optional<stream_ref> last_used_on) noexcept {
+  if (heap_.in_child()) return forked_error("caching_allocator::free");
+  const auto address = reinterpret_cast<std::uintptr_t>(block);
+  arena *const a = heap_.addresses.at(address);
+  arena::free_outcome outcome = arena::free_outcome::not_ours;
+  if (a != nullptr) {
+    pending_block *pending = nullptr;
+    const status begun = with_host_memory("caching_allocator::free", [&]() -> status {
+      if (last_used_on) last_used_on = thread_stream::key_of(*last_used_on);
+      const lock_guard lock(a->lock);
+      if (!last_used_on || a->serves(*last_used_on) || a->record_use(address, *last_used_on)) {
+        outcome = a->free(address);
+      }
+      if (outcome == arena::free_outcome::needs_event) pending = &a->defer_free(address);
+      return {};
+    });
+    if (!begun) return begun;
+    if (pending != nullptr) {
+      streams_.record_uses(*pending);
+      const lock_guard lock(a->lock);
+      a->deferred.push_back(*pending);
+    }
+  }
+  if (outcome == arena::free_outcome::not_ours) {
+    return make_error(errc::invalid_argument, "caching_allocator::free",
+                      "no block begins at this address, or it was freed already", address, 0,
+                      error_unit::address);
+  }
+  return {};
+}
+
+status allocator_core::record_use(void *block, stream_ref s) {
+  if (block == nullptr) return {};
+  if (heap_.in_child()) return forked_error("caching_allocator::record_use");
+  const auto address = reinterpret_cast<std::uintptr_t>(block);
+  if (arena *const a = heap_.addresses.at(address)) {
+    const lock_guard lock(a->lock);
+    if (a->record_use(address, thread_stream::key_of(s))) {
+      heap_.observers.used(block, s);
+      return {};
+    }
+  }
+  return make_error(errc::invalid_argument, "caching_allocator::record_use",
+                    "no block begins at this address, or it was freed already", address, 0,
+                    error_unit::address);
+}
+
+// Failure: frees the block.
+status allocator_core::zero(void *block, std::size_t bytes, stream_ref s) {
+  const context_guard guard(heap_.device.driver(), heap_.device.context());
+  status done = guard.entered();
+  if (done) {
+    const device_address at(reinterpret_cast<std::uintptr_t>(block));
+    done = heap_.device.driver().set_bytes_async(at, 0, bytes, s.get());
+  }
+  if (!done) [[maybe_unused]]
+    const status freed = free_slow(block, std::nullopt);
+  return done;
+}
+
+// ---- requests while they are observed ----
+
+result<void *> allocator_core::allocate_notified(std::size_t bytes, stream_ref s,
+                                                 const allocate_options &options) {
+  heap_observers &observers = heap_.observers;
+  if (observers.history.holds_requests()) return refuse_suspended();
+  const call_stack stack = observers.history.capture();
+  const auto block = allocate_slow(bytes, s, options);
+  if (!block && is_device_short(block.error())) observers.failed(block.error(), bytes, s, stack);
+  if (!block || *block == nullptr) return block;
+  observers.allocated(this, heap_.addresses.at(reinterpret_cast<std::uintptr_t>(*block)), *block,
+                      bytes, s, stack);
+  return block;
+}
+
+// Told of first: once the block is free, another thread may get its address.
+status allocator_core::free_notified(void *block, std::optional<stream_ref> last_used_on) {
+  const auto address = reinterpret_cast<std::uintptr_t>(block);
+  arena *const a = heap_.in_child() ? nullptr : heap_.addresses.at(address);
+  if (a == nullptr) return free_slow(block, last_used_on);
+  if (last_used_on) {  // all that can fail comes before the records
+    const status used = with_host_memory(freeing, [&]() -> status {
+      const lock_guard lock(a->lock);
+      a->record_use(address, thread_stream::key_of(*last_used_on));
+      return {};
+    });
+    if (!used) return used;
+  }
+  const call_stack stack = heap_.observers.history.capture();
+  heap_.observers.free_requested(*a, block, last_used_on, stack);
+  return free_slow(block, last_used_on);
+}
+
+result<void *> allocator_core::refuse_suspended() const noexcept {
+  return with_host_memory(allocating, [&]() -> result<void *> {
+    const auto gone = [&](const block_record &b) {
+      return b.tag == heap_.options.tag && b.released_bytes != 0;
+    };
+    const std::vector<block_record> blocks = heap_.device.space().blocks();
+    const error e{
+        make_error_code(errc::busy), allocating,
+        std::any_of(blocks.begin(), blocks.end(), gone)
+            ? "memory of the allocator was forgotten, or sent away, and cannot come back; "
+              "make a new allocator"
+            : "memory of the allocator is suspended; resume its tag first"};
+    return tl::unexpected(e.about("tag " + heap_.options.tag));
+  });
+}
+
+// ---- streams, and memory that returns to the device ----
+
+status allocator_core::forget_stream(stream_ref named) {
+  constexpr const char *op = "caching_allocator::forget_stream";
+  if (heap_.in_child()) return forked_error(op);
+  const stream_ref s = thread_stream::key_of(named);
+  const growth_lock growing(heap_.growth_mutex);
+  if (const std::uint64_t pool = pools_.serving(s); pool != 0) {
+    return make_error(errc::busy, op, "the stream allocates to a private pool", pool);
+  }
+  if (!streams_.knows(s) && !pools_.has_uses_on(s)) return {};
+  const relaxed_capture_mode relaxed(heap_.device.driver());
+  STILLMAP_RETURN_IF_ERROR(relaxed.entered());
+  const auto last_work = fence::after(heap_.device, named);
+  if (!last_work && says_destroyed(last_work.error())) {
+    streams_.end_destroyed();
+    return {};
+  }
+  if (!last_work) return tl::unexpected<error>(last_work.error());
+  pools_.forget(s, streams_.forget(s, *last_work), *last_work);
+  return {};
+}
+
+result<release_report> allocator_core::trim(const char *op, std::size_t keep) {
+  if (heap_.in_child()) return forked_error(op);
+  const growth_lock growing(heap_.growth_mutex);
+  const relaxed_capture_mode relaxed(heap_.device.driver());
+  STILLMAP_RETURN_IF_ERROR(relaxed.entered());
+  streams_.end_destroyed();
+  pools_.reclaim(waiting_for::destroyed_streams);
+  return source_->trim(op, keep);
+}
+
+// ---- what it knows ----
+
+result<std::size_t> allocator_core::usable_size(const void *block) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(block);
+  if (const arena *const a = heap_.addresses.at(address)) {
+    const lock_guard lock(a->lock);
+    if (const std::size_t bytes = a->usable_size(address); bytes != 0) return bytes;
+  }
+  return make_error(errc::invalid_argument, "caching_allocator::usable_size",
+                    "no block begins at this address, or it was freed already", address, 0,
+                    error_unit::address);
+}
+
+caching_allocator_stats allocator_core::stats() const {
+  return stats_of(heap_, source_->created_ahead());
+}
+
+}  // namespace stillmap

@@ -1,0 +1,47 @@
+// Growth and release by cuMemAlloc, where the device cannot map pages. A chunk keeps its address, belongs to one
+// stream, and is freed as a whole. Internal. docs/allocator_growth.md#where-pages-cannot-be-mapped
+#pragma once
+
+#include <cstddef>
+
+#include "stillmap/allocators/engine/heap.h"
+#include "stillmap/allocators/engine/memory_source.h"
+#include "stillmap/allocators/engine/reclaimer.h"
+#include "stillmap/allocators/engine/stream_tracker.h"
+
+namespace stillmap {
+
+class chunk_source final : public memory_source {
+ public:
+  chunk_source(heap &h, stream_tracker &streams, reclaimer &r)
+      : heap_(h), streams_(streams), reclaimer_(r) {}
+
+  result<extent *> extend(arena &a, const block_request &r, effort level) override
+      STILLMAP_REQUIRES(growth);
+  // Chunks do not move.
+  void *allocate_at_lent(arena & /*a*/, const block_request & /*r*/) override
+      STILLMAP_REQUIRES(growth) {
+    return nullptr;
+  }
+  void free_addresses() override STILLMAP_REQUIRES(growth) {}
+  result<release_report> trim(const char *op, std::size_t keep) override STILLMAP_REQUIRES(growth);
+  void release_all() noexcept override STILLMAP_REQUIRES(growth);
+  std::size_t created_ahead() const override { return 0; }
+
+ private:
+  result<arena::chunk> allocate_chunk(std::size_t bytes) STILLMAP_REQUIRES(growth);
+  void undo_chunk(const arena::chunk &c) noexcept STILLMAP_REQUIRES(growth);
+  status free_chunk(arena &a, const arena::chunk &c) STILLMAP_REQUIRES(growth);
+  std::size_t release_chunks(const char *op, std::size_t bytes, bool wait, status &outcome)
+      STILLMAP_REQUIRES(growth);
+  std::size_t release_chunks_of(const char *op, arena &a, std::size_t bytes, status &outcome)
+      STILLMAP_REQUIRES(growth);
+  void release_grant(std::size_t bytes) const noexcept;
+
+  heap &heap_;
+  stream_tracker &streams_;
+  reclaimer &reclaimer_;
+  std::size_t chunk_bytes_ STILLMAP_GUARDED_BY(growth) = 0;  // bytes of all chunks
+};
+
+}  // namespace stillmap
