@@ -45,11 +45,11 @@ result<void *> allocator_core::allocate_refused(std::size_t bytes, stream_ref s,
                                                 arena &refused) noexcept {
   bool searched = false;
   {
-    const lock_guard lock(refused.lock, std::adopt_lock);
-    searched = refused.stream == s && refused.searches_before_reclaim();
+    const lock_guard lock(refused.lock(), std::adopt_lock);
+    searched = refused.stream() == s && refused.searches_before_reclaim();
     if (searched) {
       auto block =
-          with_host_memory(allocating, [&]() STILLMAP_REQUIRES(refused.lock) -> result<void *> {
+          with_host_memory(allocating, [&]() STILLMAP_REQUIRES(refused.lock()) -> result<void *> {
             return refused.allocate_not_reused(request_for(bytes, allocation_granule));
           });
       if (!block || *block != nullptr) return block;
@@ -88,9 +88,9 @@ result<void *> allocator_core::serve(std::size_t bytes, stream_ref named,
   arena *const a = heap_.streams.of(s);
   bool pending = false;
   if (a != nullptr) {
-    const lock_guard lock(a->lock);
-    pending = a->counted().pending_free != 0;
-    if (a->stream == s && !searched && a->searches_before_reclaim()) block = a->allocate(r);
+    const lock_guard lock(a->lock());
+    pending = a->blocks().counters().pending_free != 0;
+    if (a->stream() == s && !searched && a->searches_before_reclaim()) block = a->allocate(r);
   }
   if (*block == nullptr) block = growth_.grow(s, r, pending);
   if (block && options.zero) {
@@ -104,26 +104,26 @@ status allocator_core::free_slow(void *block, std::optional<stream_ref> last_use
   if (heap_.in_child()) return forked_error("caching_allocator::free");
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   arena *const a = heap_.addresses.at(address);
-  arena::free_outcome outcome = arena::free_outcome::not_ours;
+  free_outcome outcome = free_outcome::not_ours;
   if (a != nullptr) {
     pending_block *pending = nullptr;
     const status begun = with_host_memory("caching_allocator::free", [&]() -> status {
       if (last_used_on) last_used_on = thread_stream::key_of(*last_used_on);
-      const lock_guard lock(a->lock);
+      const lock_guard lock(a->lock());
       if (!last_used_on || a->serves(*last_used_on) || a->record_use(address, *last_used_on)) {
         outcome = a->free(address);
       }
-      if (outcome == arena::free_outcome::needs_event) pending = &a->defer_free(address);
+      if (outcome == free_outcome::needs_event) pending = &a->blocks().defer_free(address);
       return {};
     });
     if (!begun) return begun;
     if (pending != nullptr) {
       streams_.record_uses(*pending);
-      const lock_guard lock(a->lock);
-      a->deferred.push_back(*pending);
+      const lock_guard lock(a->lock());
+      a->blocks().uses.queue.push_back(*pending);
     }
   }
-  if (outcome == arena::free_outcome::not_ours) {
+  if (outcome == free_outcome::not_ours) {
     return make_error(errc::invalid_argument, "caching_allocator::free",
                       "no block begins at this address, or it was freed already", address, 0,
                       error_unit::address);
@@ -136,7 +136,7 @@ status allocator_core::record_use(void *block, stream_ref s) {
   if (heap_.in_child()) return forked_error("caching_allocator::record_use");
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   if (arena *const a = heap_.addresses.at(address)) {
-    const lock_guard lock(a->lock);
+    const lock_guard lock(a->lock());
     if (a->record_use(address, thread_stream::key_of(s))) {
       heap_.observers.used(block, s);
       return {};
@@ -182,7 +182,7 @@ status allocator_core::free_notified(void *block, std::optional<stream_ref> last
   if (a == nullptr) return free_slow(block, last_used_on);
   if (last_used_on) {  // all that can fail comes before the records
     const status used = with_host_memory(freeing, [&]() -> status {
-      const lock_guard lock(a->lock);
+      const lock_guard lock(a->lock());
       a->record_use(address, thread_stream::key_of(*last_used_on));
       return {};
     });
@@ -247,8 +247,8 @@ result<release_report> allocator_core::trim(const char *op, std::size_t keep) {
 result<std::size_t> allocator_core::usable_size(const void *block) const {
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   if (const arena *const a = heap_.addresses.at(address)) {
-    const lock_guard lock(a->lock);
-    if (const std::size_t bytes = a->usable_size(address); bytes != 0) return bytes;
+    const lock_guard lock(a->lock());
+    if (const std::size_t bytes = a->blocks().usable_size(address); bytes != 0) return bytes;
   }
   return make_error(errc::invalid_argument, "caching_allocator::usable_size",
                     "no block begins at this address, or it was freed already", address, 0,

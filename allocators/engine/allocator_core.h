@@ -41,11 +41,11 @@ class allocator_core {
         !heap_.in_child()) [[likely]] {
       if (arena *const a = heap_.streams.of(s)) [[likely]] {
         const block_request r = request_for(bytes, allocation_granule);
-        a->lock.lock();
-        void *const block = a->stream == s ? a->reuse(r) : nullptr;
+        a->lock().lock();
+        void *const block = a->stream() == s ? a->reuse(r) : nullptr;
         if (block == nullptr) [[unlikely]]
           return allocate_refused(bytes, s, options, *a);
-        a->lock.unlock();
+        a->lock().unlock();
         return block;
       }
     }
@@ -58,12 +58,12 @@ class allocator_core {
     const auto address = reinterpret_cast<std::uintptr_t>(block);
     if (arena *const a = heap_.addresses.at(address)) [[likely]] {
       if (!heap_.in_child()) [[likely]] {
-        arena::free_outcome outcome = arena::free_outcome::needs_event;
+        free_outcome outcome = free_outcome::needs_event;
         {
-          const lock_guard lock(a->lock);
+          const lock_guard lock(a->lock());
           if (!last_used_on || a->serves(*last_used_on)) outcome = a->free(address);
         }
-        if (outcome == arena::free_outcome::done) [[likely]]
+        if (outcome == free_outcome::done) [[likely]]
           return success();
       }
     }
@@ -104,7 +104,7 @@ class allocator_core {
   [[gnu::noinline]] result<void *> allocate_refused(std::size_t bytes, stream_ref s,
                                                     const allocate_options &options,
                                                     arena &refused) noexcept
-      STILLMAP_RELEASE(refused.lock);
+      STILLMAP_RELEASE(refused.lock());
   [[gnu::noinline]] result<void *> allocate_slow(std::size_t bytes, stream_ref s,
                                                  const allocate_options &options,
                                                  bool searched = false) noexcept;

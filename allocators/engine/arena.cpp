@@ -1,232 +1,203 @@
 #include "stillmap/allocators/engine/arena.h"
 
 #include <algorithm>
-#include <new>
+#include <iterator>
 
-#include "stillmap/allocators/engine/room.h"
+#include "stillmap/allocators/engine/arena_locks.h"
+#include "stillmap/allocators/engine/thread_stream.h"
 
 namespace stillmap {
 
-// ---- the slow path of allocation ----
+// ---- requests ----
 
 void *arena::allocate(const block_request &r) {
-  if (r.alignment == allocation_granule) {
-    if (void *const block = reuse(r)) return block;
+  if (r.any_granule()) {
+    if (void *const block = blocks_.reuse(r)) return block;
   }
   return allocate_not_reused(r);
 }
 
 void *arena::allocate_not_reused(const block_request &r) {
   add_to_pattern(r);
-  const block_request wanted = growth_for(r);
+  const block_request wanted = r.extent_request();
   const claimed there = claim_remembered(wanted, recalls_lent_);
   if (there.lent) return nullptr;
   extent *s = there.block;
-  if (s == nullptr && r.alignment == allocation_granule) s = find_cached(wanted.bytes);
+  if (s == nullptr && r.any_granule()) s = blocks_.take_cached(wanted.bytes);
   if (s == nullptr) s = find_extent(wanted, search_in::own_zone);
-  return s != nullptr ? enter_found(s, r) : nullptr;
-}
-
-inline void arena::add_to_pattern(const block_request &r) {
-  if (in_chunks_) return;
-  if (!pattern.add(counters_.live, counters_.allocations - counters_.frees, r.bytes)) return;
-  if (repeats_ ? pattern.varies() : pattern.repeats()) set_repeats(!repeats_);
-}
-
-// What it moved until then does not tell what it will move.
-void arena::set_repeats(bool on) {
-  flush();
-  repeats_ = on;
-  moved = 0;
-  if (!on) loop_.forget_all();
+  return s != nullptr ? blocks_.enter_found(s, r) : nullptr;
 }
 
 void *arena::allocate_best_fit(const block_request &r, bool whole, search_in where) {
-  flush();
+  blocks_.flush();
   if (r.small() && !whole) {
-    if (slab *const s = slabs_.first(static_cast<std::size_t>(r.bytes)))
-      return allocate_in_slab(*s, r);
+    if (void *const block = blocks_.find_in_slab(r)) return block;
   }
-  extent *const s = find_extent(whole ? r : growth_for(r), where);
+  extent *const s = find_extent(whole ? r : r.extent_request(), where);
   if (s == nullptr) return nullptr;
-  return r.small() && !whole ? enter_slab(s, r) : enter(s, r);
+  return whole ? blocks_.enter(s, r) : blocks_.enter_found(s, r);
 }
 
-// A cached extent of exactly that size, the one at the lowest address. A loop whose blocks stay whole is
-// served in the shortest time.
-extent *arena::find_cached(std::uint64_t bytes) {
-  if (cached_bytes_ == 0) return nullptr;
-  cached_.sort([](const extent &s) { return s.bytes; });
-  extent *best = nullptr;
-  cached_.each_in_bin(bytes, [&](extent &s) {
-    if (s.bytes == bytes && (best == nullptr || s.begin < best->begin)) best = &s;
-  });
-  if (best != nullptr) uncache(*best);
-  return best;
+void *arena::allocate_at_remembered(const block_request &r) {
+  extent *const s = claim_remembered(r.extent_request(), false).block;
+  return s != nullptr ? blocks_.enter_found(s, r) : nullptr;
+}
+
+bool arena::record_use(std::uint64_t address, stream_ref other) {
+  if (blocks_.usable_size(address) == 0) return false;
+  if (!serves(other)) blocks_.record_use(address, other);
+  return true;
 }
 
 // In free memory, then in what was cached, too, which is merged for that. Where memory is short it is merged
 // at once: blocks lie more densely, and fewer are found whole.
 extent *arena::find_extent(const block_request &r, search_in where) {
   const address_zone own = zone_of(r.bytes);
-  if (short_of_memory_ && cached_bytes_ != 0) flush();
+  if (short_of_memory_ && blocks_.cached_bytes() != 0) blocks_.flush();
   for (const bool again : {false, true}) {
-    if (again && cached_bytes_ == 0 && !empty_slabs_) break;
-    if (again) flush();
-    if (extent *const s = extents.place(r.bytes, r.alignment, own)) return s;
+    if (again && !blocks_.has_cached()) break;
+    if (again) blocks_.flush();
+    if (extent *const s = blocks_.extents.place(r.bytes, r.alignment, own)) return s;
     if (!zoned_ || where != search_in::all_zones) continue;
     const address_zone other =
         own == address_zone::small ? address_zone::large : address_zone::small;
-    if (extent *const s = extents.place(r.bytes, r.alignment, other)) return s;
+    if (extent *const s = blocks_.extents.place(r.bytes, r.alignment, other)) return s;
   }
   return nullptr;
 }
 
-void arena::evict(std::uint64_t begin, std::uint64_t end, extent *hint) {
-  for (extent *s = extents.at(begin, hint);; s = s->next) {
-    if (s->cached) s = evict(*s);
-    if (end <= s->end()) return;
+// ---- what it knows of its program ----
+
+inline void arena::add_to_pattern(const block_request &r) {
+  if (in_chunks_) return;
+  const block_counters &n = blocks_.counters();
+  if (!pattern_.add(n.live, n.blocks(), r.bytes)) return;
+  const bool repeats = blocks_.repeats();
+  if (repeats ? pattern_.varies() : pattern_.repeats()) set_repeats(!repeats);
+}
+
+// What it moved until then does not tell what it will move.
+void arena::set_repeats(bool on) {
+  blocks_.set_repeats(on);
+  moved_ = 0;
+}
+
+bool arena::searches_before_reclaim() const {
+  const std::size_t pending = blocks_.uses.deferred();
+  const block_counters &n = blocks_.counters();
+  return pending == 0 || (!blocks_.repeats() && pending <= policy::max_pending_unasked &&
+                          n.pending_free <= n.live / policy::pending_unasked_divisor);
+}
+
+void arena::age_moved() {
+  const std::uint64_t allocations = blocks_.counters().allocations;
+  if (allocations - halved_at_ <= policy::moved_half_life) return;
+  moved_ /= 2;
+  halved_at_ = allocations;
+}
+
+// ---- remembered places ----
+
+// Calls visit(begin, the extent there) for the places that are remembered for the request, until it returns true.
+template <class Visit>
+void arena::each_remembered(const block_request &r, Visit visit) {
+  if (!blocks_.repeats() || !r.any_granule()) return;
+  const loop_memory &loop = blocks_.search_loop(r);
+  for (const auto by : {loop_memory::by::addresses, loop_memory::by::amount}) {
+    const loop_memory::place *const p = loop.find(by);
+    if (p != nullptr && visit(p->begin, blocks_.extents.at(p->begin, p->at))) return;
   }
 }
 
-extent *arena::evict(extent &s) {
-  uncache(s);
-  return release(s);
-}
-
-// ---- blocks ----
-
-block_request arena::growth_for(const block_request &r) {
-  if (!r.small()) return r;
-  return {r.bytes * slab::blocks_in(static_cast<std::size_t>(r.bytes)), allocation_granule, 0};
-}
-
-// May run out of host memory, but not for an extent that is a slab, which makes room.
-void arena::enter_in_table(extent &s) {
-  if (s.blocks != nullptr) dissolve(s);
-  blocks_.make_room(1);
-  blocks_.insert(s.begin, block_ref(&s));
-  s.in_table = true;
-}
-
-// May run out of host memory: then the extent is free.
-void arena::enter_in_table_or_release(extent &s) {
-  try {
-    enter_in_table(s);
-  } catch (const std::bad_alloc &) {
-    release(s);
-    throw;
-  }
-}
-
-void *arena::enter_slab(extent *memory, const block_request &r) {
-  if (memory->blocks != nullptr) {
-    slab &there = *memory->blocks;
-    if (there.block_bytes == r.bytes) {
-      begin_use(*memory, true);
-      if (there.in_heap == slab::not_in_heap) link(there);
-      return allocate_in_slab(there, r);
+arena::claimed arena::claim_remembered(const block_request &r, bool stop_at_lent) {
+  claimed out;
+  each_remembered(r, [&](std::uint64_t begin, extent *first) STILLMAP_REQUIRES(lock_) {
+    if (first->cached && first->begin == begin && first->bytes == r.bytes) {
+      blocks_.take_cached(*first);
+      out.block = first;
+      return true;
     }
-    dissolve(*memory);
-  }
-  const auto bytes = static_cast<std::size_t>(r.bytes);
-  try {
-    expect_slab(bytes);
-  } catch (const std::bad_alloc &) {
-    release(*memory);
-    throw;
-  }
-  slab *const s = spare_slabs_.back();
-  spare_slabs_.pop_back();
-  *s = slab{};
-  s->memory = memory;
-  s->block_bytes = static_cast<std::uint32_t>(bytes);
-  s->block_count = static_cast<std::uint16_t>(slab::blocks_in(bytes));
-  memory->blocks = s;
-  memory->allocated = false;
-  begin_use(*memory, true);
-  if (memory->in_table) {
-    blocks_.erase(memory->begin);
-    memory->in_table = false;
-  }
-  for (unsigned place = 0; place < s->block_count; ++place) {
-    s->release(place);
-    blocks_.insert(s->address(place), block_ref(s, place));
-  }
-  link(*s);
-  return allocate_in_slab(*s, r);
-}
-
-// The host memory for one more slab. May run out, and then changes nothing.
-void arena::expect_slab(std::size_t bytes) {
-  if (spare_slabs_.empty()) {
-    make_room(all_slabs_);
-    spare_slabs_.reserve(all_slabs_.capacity());  // dissolve needs no host memory
-    all_slabs_.push_back(std::make_unique<slab>());
-    spare_slabs_.push_back(all_slabs_.back().get());
-  }
-  blocks_.make_room(slab::blocks_in(bytes));
-  slabs_.expect(bytes);
-}
-
-// ---- freeing ----
-
-extent *arena::release(extent &s) {
-  if (s.blocks != nullptr) dissolve(s);
-  if (s.in_table) blocks_.erase(s.begin);
-  s.in_table = false;
-  return extents.release(&s);
-}
-
-// An empty slab leaves the heap of its class. Its memory is cached, or free.
-void arena::remove_empty(slab &s) {
-  slabs_.unlink(&s);
-  if (!s.memory->cached) cache(*s.memory);
-}
-
-// Requires: all blocks of its slab are free.
-void arena::dissolve(extent &memory) {
-  slab &s = *memory.blocks;
-  memory.blocks = nullptr;
-  if (s.in_heap != slab::not_in_heap) slabs_.unlink(&s);
-  for (unsigned place = 0; place < s.block_count; ++place) blocks_.erase(s.address(place));
-  slabs_.forget(&s);
-  spare_slabs_.push_back(&s);
-}
-
-void arena::flush() {
-  cached_.remove_each([&](extent &s) {
-    lock.assume_held();
-    s.cached = false;
-    release(s);
+    const availability now = claim_.examine(blocks_, first, begin, begin + r.bytes, nullptr);
+    out.lent = stop_at_lent && now == availability::lent;
+    if (now == availability::available) {
+      out.block = claim_.take(blocks_, first, begin, r.bytes);
+      notify_recalled(claim_.recalls());
+    }
+    return out.lent || out.block != nullptr;
   });
-  cached_bytes_ = 0;
-  if (!empty_slabs_) return;
-  empty_slabs_ = false;
-  for (std::size_t bytes = allocation_granule; bytes <= slab::largest_block;
-       bytes += allocation_granule) {
-    if (slab *const s = slabs_.first(bytes); s != nullptr && s->empty()) remove_empty(*s);
+  return out;
+}
+
+void arena::notify_recalled(const std::vector<page_recall> &pages) const {
+  if (history_ == nullptr || !history_->enabled()) return;
+  for (const page_recall &p : pages) {
+    history_->push({.action = history_action::page_move,
+                    .address = p.alias,
+                    .bytes = static_cast<std::size_t>(p.bytes),
+                    .stream = thread_stream::reported(served_.stream),
+                    .from = p.owner});
   }
 }
 
-// ---- queries ----
+// ---- lent pages ----
 
-std::size_t arena::usable_size(std::uint64_t address) const {
-  const block_ref block = blocks_.find(address);
-  if (!block) return 0;
-  if (!block.in_slab()) {
-    const extent &s = *block.as_extent();
-    return s.allocated ? static_cast<std::size_t>(s.bytes) : 0;
-  }
-  const auto use = uses_.find(address);
-  const bool already_freed = use != uses_.end() && use->second.freed;
-  const slab &s = *block.as_slab();
-  return s.is_free(block.index()) || already_freed ? 0 : s.block_bytes;
+bool arena::wants_lent(const block_request &r) {
+  const block_request wanted = r.extent_request();
+  bool lent = false;
+  if (!recalls_lent_) return false;
+  each_remembered(wanted, [&](std::uint64_t begin, const extent *first) STILLMAP_REQUIRES(lock_) {
+    lent =
+        claim_.examine(blocks_, first, begin, begin + wanted.bytes, nullptr) == availability::lent;
+    return lent;
+  });
+  return lent;
 }
 
-std::size_t arena::host_bytes() const {
-  return sizeof(*this) + extents.host_bytes() + blocks_.host_bytes() + loop_.host_bytes() +
-         all_slabs_.size() * sizeof(slab) + slabs_.host_bytes() + pattern.host_bytes();
+std::vector<page_recall> arena::find_lent(const block_request &r, const held_arenas &others) {
+  others.held.assume_held(*this);
+  std::vector<page_recall> out;
+  const block_request wanted = r.extent_request();
+  each_remembered(wanted, [&](std::uint64_t begin, const extent *first) STILLMAP_REQUIRES(lock_) {
+    if (claim_.examine(blocks_, first, begin, begin + wanted.bytes, &others) !=
+        availability::available) {
+      return false;
+    }
+    std::copy_if(claim_.recalls().begin(), claim_.recalls().end(), std::back_inserter(out),
+                 [&](const page_recall &one) { return one.in != nullptr; });
+    return true;
+  });
+  return out;
+}
+
+void arena::take_lent(std::vector<page_recall> &pages, const all_arena_locks &held) {
+  for (const page_recall &p : pages) {
+    held.assume_held(*p.in);
+    p.in->blocks_.extents.expect_recalls(pages.size());
+  }
+  for (page_recall &p : pages) {
+    held.assume_held(*p.in);
+    p.in->blocks_.evict(p.owner, p.owner + p.bytes);
+    p.at = p.in->blocks_.extents.set_aside(
+        {device_address(p.owner), static_cast<std::size_t>(p.bytes)});
+  }
+}
+
+void arena::put_back_lent(const std::vector<page_recall> &pages, const all_arena_locks &held) {
+  for (const page_recall &p : pages) {
+    held.assume_held(*p.in);
+    p.in->blocks_.extents.put_back(p.at);
+  }
+}
+
+void arena::recall_lent(const std::vector<page_recall> &pages, const all_arena_locks &held) {
+  held.assume_held(*this);
+  blocks_.extents.expect_recalls(pages.size());
+  for (const page_recall &p : pages) {
+    held.assume_held(*p.in);
+    blocks_.extents.recall_from(p.in->blocks_.extents, p.at, p.alias);
+    blocks_.count_recalled(static_cast<std::size_t>(p.bytes) / blocks_.extents.page_bytes());
+  }
+  notify_recalled(pages);
 }
 
 }  // namespace stillmap

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "stillmap/allocators/engine/address_directory.h"
 #include "stillmap/allocators/engine/arena.h"
 
 namespace stillmap {
@@ -15,9 +16,9 @@ using arena_list = std::vector<std::shared_ptr<arena>>;
 // Those of two arenas, which may be the same.
 class STILLMAP_SCOPED_CAPABILITY arena_pair_lock {
  public:
-  arena_pair_lock(const arena &one, const arena &other) STILLMAP_ACQUIRE(one.lock, other.lock)
-      : first_(one.id <= other.id ? one.lock : other.lock),
-        second_(one.id <= other.id ? other.lock : one.lock) {
+  arena_pair_lock(const arena &one, const arena &other) STILLMAP_ACQUIRE(one.lock(), other.lock())
+      : first_(one.id <= other.id ? one.lock() : other.lock()),
+        second_(one.id <= other.id ? other.lock() : one.lock()) {
     first_.lock();
     if (&first_ != &second_) second_.lock();
   }
@@ -37,15 +38,15 @@ class all_arena_locks {
  public:
   // Requires: the list does not change meanwhile.
   explicit all_arena_locks(const arena_list &all) : all_(all) {
-    for (const auto &a : all_) a->lock.lock();
+    for (const auto &a : all_) a->lock().lock();
   }
   all_arena_locks(const all_arena_locks &) = delete;
   ~all_arena_locks() {
-    for (const auto &a : all_) a->lock.unlock();
+    for (const auto &a : all_) a->lock().unlock();
   }
 
   // Requires: the arena is in the list.
-  void assume_held(const arena &a) const STILLMAP_ASSERT_CAPABILITY(a.lock) {
+  void assume_held(const arena &a) const STILLMAP_ASSERT_CAPABILITY(a.lock()) {
     static_cast<void>(a);
   }
 

@@ -5,6 +5,7 @@
 
 #include "stillmap/allocators/engine/heap_report.h"
 #include "stillmap/allocators/engine/policy.h"
+#include "stillmap/allocators/engine/room.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
@@ -46,8 +47,8 @@ result<extent *> chunk_source::extend(arena &a, const block_request &r, effort l
 
   try {
     heap_.addresses.expect(got->range);
-    const lock_guard lock(a.lock);
-    a.add_chunk(*got, a.zone_of(r.bytes));
+    const lock_guard lock(a.lock());
+    add(a, *got, a.zone_of(r.bytes));
     heap_.addresses.add(got->range, &a);
   } catch (const std::bad_alloc &) {
     undo_chunk(*got);
@@ -58,16 +59,24 @@ result<extent *> chunk_source::extend(arena &a, const block_request &r, effort l
   heap_.counters.created += got->range.bytes / heap_.page_bytes;
   extent *block = nullptr;
   {
-    const lock_guard lock(a.lock);
-    block = a.extents.place(r.bytes, r.alignment, a.zone_of(r.bytes));
+    const lock_guard lock(a.lock());
+    block = a.extents().place(r.bytes, r.alignment, a.zone_of(r.bytes));
   }
   heap_.note_peaks(heap_.live() + bytes);
   return block;
 }
 
+// May run out, and then changes nothing.
+void chunk_source::add(arena &a, const chunk &c, address_zone zone) {
+  std::vector<chunk> &chunks = chunks_of(a);
+  make_room(chunks);
+  a.extents().add(c.range, true, zone);
+  chunks.push_back(c);
+}
+
 // Allocates within the limit and the quota. CUDA guarantees less alignment than drivers provide: an
 // address that is not page-aligned is freed, and the allocation repeated with room for alignment.
-result<arena::chunk> chunk_source::allocate_chunk(std::size_t bytes) {
+result<chunk_source::chunk> chunk_source::allocate_chunk(std::size_t bytes) {
   const context_guard guard(heap_.device.driver(), heap_.device.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   const std::size_t most = heap_.limit;
@@ -94,7 +103,7 @@ result<arena::chunk> chunk_source::allocate_chunk(std::size_t bytes) {
       const virtual_range allocated{*at, all};
       heap_.device.space().add_fallback(allocated, std::move(prepared));
       chunk_bytes_ += all;
-      return arena::chunk{{begin, bytes}, allocated};
+      return chunk{{begin, bytes}, allocated};
     }
     if (const status s = heap_.device.driver().free(*at); !s) {
       report_background_error(s.error());
@@ -105,7 +114,7 @@ result<arena::chunk> chunk_source::allocate_chunk(std::size_t bytes) {
 }
 
 // The host has no memory to enter a new chunk.
-void chunk_source::undo_chunk(const arena::chunk &c) noexcept {
+void chunk_source::undo_chunk(const chunk &c) noexcept {
   const context_guard guard(heap_.device.driver(), heap_.device.context());
   heap_.device.space().remove_fallback(c.allocated);
   report_if_failed(guard.entered() ? heap_.device.driver().free(c.allocated.begin)
@@ -117,7 +126,7 @@ void chunk_source::undo_chunk(const arena::chunk &c) noexcept {
 // ---- freeing chunks ----
 
 // Requires: it is set aside, and no queued work uses it. Failure: nothing changed.
-status chunk_source::free_chunk(arena &a, const arena::chunk &c) {
+status chunk_source::free_chunk(arena &a, const chunk &c) {
   // Removed first: once freed, the addresses may be allocated again at once.
   heap_.addresses.remove(c.range);
   address_space::fallback_record removed = heap_.device.space().remove_fallback(c.allocated);
@@ -132,6 +141,44 @@ status chunk_source::free_chunk(arena &a, const arena::chunk &c) {
   heap_.observers.pages_unmapped(a, c.range);
   release_grant(c.allocated.bytes);
   return {};
+}
+
+// Those of a private pool are used: its graphs replay on them.
+bool chunk_source::is_unused(arena &a, const chunk &c) {
+  if (a.pinned()) return false;
+  const extent &first = *a.extents().at(c.range.begin.value());
+  return first.state == extent_state::free && first.range() == c.range;
+}
+
+std::size_t chunk_source::releasable_bytes(arena &a) {
+  const lock_guard lock(a.lock());
+  a.blocks().flush();
+  std::size_t sum = 0;
+  for (const chunk &c : chunks_of(a)) sum += is_unused(a, c) ? c.allocated.bytes : 0;
+  return sum;
+}
+
+// Prefers the smallest chunk that suffices, otherwise takes the largest, and so on.
+std::vector<chunk_source::chunk> chunk_source::take(arena &a, std::size_t bytes) {
+  const lock_guard lock(a.lock());
+  a.blocks().flush();
+  std::vector<chunk> there, out;
+  for (const chunk &c : chunks_of(a)) {
+    if (is_unused(a, c)) there.push_back(c);
+  }
+  std::sort(there.begin(), there.end(), [](const chunk &x, const chunk &y) {
+    return x.allocated.bytes < y.allocated.bytes ||
+           (x.allocated.bytes == y.allocated.bytes && x.range.begin > y.range.begin);
+  });
+  for (std::size_t got = 0; got < bytes && !there.empty(); got += out.back().allocated.bytes) {
+    auto one = std::find_if(there.begin(), there.end(),
+                            [&](const chunk &c) { return c.allocated.bytes >= bytes - got; });
+    if (one == there.end()) --one;
+    out.push_back(*one);
+    there.erase(one);
+  }
+  for (const chunk &c : out) a.extents().set_aside(c.range);
+  return out;
 }
 
 // Frees at least `bytes` of unused chunks where there are as many: first those of idle streams, and
@@ -151,10 +198,7 @@ std::size_t chunk_source::release_chunks(const char *op, std::size_t bytes, bool
   std::vector<arena *> busy;
   for (const auto &a : heap_.arenas) {
     if (given >= bytes) return given;
-    {
-      const lock_guard lock(a->lock);
-      if (a->unused_chunk_bytes() == 0) continue;
-    }
+    if (releasable_bytes(*a) == 0) continue;
     if (streams_.is_idle(*a)) {
       given += release_chunks_of(op, *a, bytes - given, outcome);
     } else {
@@ -170,11 +214,7 @@ std::size_t chunk_source::release_chunks(const char *op, std::size_t bytes, bool
 
 std::size_t chunk_source::release_chunks_of(const char *op, arena &a, std::size_t bytes,
                                             status &outcome) {
-  std::vector<arena::chunk> going;
-  {
-    const lock_guard lock(a.lock);
-    going = a.take_chunks(bytes);
-  }
+  const std::vector<chunk> going = take(a, bytes);
   if (going.empty()) return 0;
   // cuMemFree waits for some streams only. The last use of every freed block is queued already, so
   // that an event recorded now is behind all of them.
@@ -185,14 +225,17 @@ std::size_t chunk_source::release_chunks_of(const char *op, arena &a, std::size_
     return {};
   });
   std::size_t given = 0;
-  for (const arena::chunk &c : going) {
+  for (const chunk &c : going) {
     const status gone = idle ? free_chunk(a, c) : idle;
-    const lock_guard lock(a.lock);
+    const lock_guard lock(a.lock());
+    extent *const memory = a.extents().at(c.range.begin.value());
     if (gone) {
-      a.remove(c);
+      a.extents().unmapped(memory);
+      a.extents().remove(c.range);
+      std::erase_if(chunks_of(a), [&](const chunk &other) { return other.range == c.range; });
       given += c.allocated.bytes;
     } else {
-      a.put_back(c);
+      a.extents().put_back(memory);
       outcome = gone;
     }
   }
@@ -205,8 +248,7 @@ result<release_report> chunk_source::trim(const char *op, std::size_t keep) {
   std::size_t unused = 0;
   for (const auto &a : heap_.arenas) {
     giving.push_back(a.get());
-    const lock_guard lock(a->lock);
-    unused += a->unused_chunk_bytes();
+    unused += releasable_bytes(*a);
   }
   std::size_t given = 0;
   if (unused > keep) {
@@ -214,7 +256,7 @@ result<release_report> chunk_source::trim(const char *op, std::size_t keep) {
     given = release_chunks(op, unused - keep, true, outcome);
     if (!outcome) return tl::unexpected<error>(outcome.error());
   }
-  return report_release(heap_, given, giving);
+  return report_release(heap_, *this, given, giving);
 }
 
 void chunk_source::release_all() noexcept {
@@ -223,10 +265,9 @@ void chunk_source::release_all() noexcept {
   report_if_failed(relaxed.entered());
   report_if_failed(streams_.wait_for_device());
   const context_guard guard(heap_.device.driver(), heap_.device.context());
-  for (const auto &a : heap_.arenas) {
-    a->lock.assume_held();  // no other thread uses the allocator any more
-    for (const arena::chunk &c : a->chunks) {
-      const status s = guard.entered() ? free_chunk(*a, c) : guard.entered();
+  for (std::size_t i = 0; i < chunks_.size(); ++i) {
+    for (const chunk &c : chunks_[i]) {
+      const status s = guard.entered() ? free_chunk(*heap_.arenas[i], c) : guard.entered();
       if (s) continue;
       report_background_error(s.error());
       heap_.device.space().remove_fallback(c.allocated);  // there is no later attempt

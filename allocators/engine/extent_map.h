@@ -130,6 +130,16 @@ class extent_map {
   std::size_t reserved_bytes() const { return reserved_[0] + reserved_[1]; }
   std::size_t host_bytes() const { return store_.bytes() + pages_.host_bytes(); }
 
+  // Calls use(range) for each range that was added.
+  template <class Use>
+  void each_reservation(Use use) const {
+    for (const extent *first : first_extents_) {
+      const extent *last = first;
+      while (last->next != nullptr) last = last->next;
+      use(virtual_range{device_address(first->begin),
+                        static_cast<std::size_t>(last->end() - first->begin)});
+    }
+  }
   // In address order within each reservation.
   template <class Use>
   void each(Use use) {

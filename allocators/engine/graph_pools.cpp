@@ -44,7 +44,7 @@ status graph_pools::release(private_pool p, const std::vector<stream_ref> &repla
   for (const stream_ref s : replayed_on) add_use(uses, thread_stream::key_of(s));
   if (last) {
     for (const arena *const a : found->arenas) {
-      const arena::facts now = a->now();
+      const arena::service now = a->served();
       if (now.ended) {
         uses.push_back({.stream = now.stream});
         uses.back().forget(streams_.next_use_number(), heap_.returns_of(*a).last_work);
@@ -90,7 +90,7 @@ status graph_pools::end_allocate(private_pool p, stream_ref named) {
   }
   // If the stream was destroyed meanwhile, its arena may serve another stream.
   arena *const outside = now->outside;
-  heap_.streams.serve(s, outside->now().serves(s) ? outside : nullptr);
+  heap_.streams.serve(s, outside->served().serves(s) ? outside : nullptr);
   found->capturing.erase(now);
   return {};
 }
@@ -131,23 +131,19 @@ void graph_pools::forget(stream_ref s, std::uint64_t number, const fence &last_w
 // p.arenas.
 arena &graph_pools::arena_of(pool &p, stream_ref s) {
   for (arena *const a : p.arenas) {
-    if (a->now().serves(s)) return *a;
+    if (a->served().serves(s)) return *a;
   }
   arena *found = nullptr;
   if (const relaxed_capture_mode relaxed(heap_.device.driver()); relaxed.entered()) {
     reclaim(waiting_for::nothing);
     for (const auto &a : heap_.arenas) {
-      if (!a->now().serves(s) || !is_reusable(*a)) continue;
+      if (!a->served().serves(s) || !is_reusable(*a)) continue;
       found = a.get();
       break;
     }
   }
   if (found == nullptr) found = &heap_.make_arena(s);
-  {
-    const lock_guard lock(found->lock);
-    found->pool = p.id;
-    found->pinned = true;
-  }
+  found->set_service({.stream = s, .pinned = true, .pool = p.id});
   p.arenas.push_back(found);
   return *found;
 }
@@ -157,11 +153,11 @@ arena &graph_pools::arena_of(pool &p, stream_ref s) {
 bool graph_pools::is_reusable(arena &a) {
   bool committed = false;
   {
-    const lock_guard lock(a.lock);
-    const arena::counters &n = a.counted();
-    if (a.pool == 0 || a.pinned || n.allocations != n.frees || n.pending_free != 0) return false;
-    if (a.extents.aliased_bytes() != 0) return false;
-    committed = a.extents.committed_bytes() != 0;
+    const lock_guard lock(a.lock());
+    const block_counters &n = a.blocks().counters();
+    if (a.pool() == 0 || a.pinned() || n.blocks() != 0 || n.pending_free != 0) return false;
+    if (a.extents().aliased_bytes() != 0) return false;
+    committed = a.extents().committed_bytes() != 0;
   }
   return !committed || streams_.is_idle(a);
 }
@@ -173,8 +169,9 @@ void graph_pools::reclaim(waiting_for wait) noexcept {
                               STILLMAP_REQUIRES(growth) { return streams_.has_passed(u, wait); });
     if (!p.uses.empty()) return false;
     for (arena *const a : p.arenas) {
-      const lock_guard lock(a->lock);
-      a->pinned = false;
+      arena::service now = a->served();
+      now.pinned = false;
+      a->set_service(now);
     }
     return true;
   });

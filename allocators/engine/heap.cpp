@@ -36,16 +36,16 @@ arena &heap::make_arena(stream_ref s) {
 
 void heap::flush_all() {
   for (const auto &a : arenas) {
-    const lock_guard lock(a->lock);
-    a->flush();
+    const lock_guard lock(a->lock());
+    a->blocks().flush();
   }
 }
 
 std::size_t heap::moved_bytes() const {
   std::uint64_t pages = 0;
   for (const auto &a : arenas) {
-    const lock_guard lock(a->lock);
-    pages += a->moved;
+    const lock_guard lock(a->lock());
+    pages += a->moved();
   }
   return static_cast<std::size_t>(pages) * page_bytes;
 }
@@ -53,8 +53,8 @@ std::size_t heap::moved_bytes() const {
 std::size_t heap::committed() const {
   std::size_t sum = 0;
   for (const auto &a : arenas) {
-    const lock_guard lock(a->lock);
-    sum += a->extents.committed_bytes();
+    const lock_guard lock(a->lock());
+    sum += a->extents().committed_bytes();
   }
   return sum;
 }
@@ -62,8 +62,8 @@ std::size_t heap::committed() const {
 std::size_t heap::live() const {
   std::size_t sum = 0;
   for (const auto &a : arenas) {
-    const lock_guard lock(a->lock);
-    sum += static_cast<std::size_t>(a->counted().live);
+    const lock_guard lock(a->lock());
+    sum += static_cast<std::size_t>(a->blocks().counters().live);
   }
   return sum;
 }
@@ -71,8 +71,9 @@ std::size_t heap::live() const {
 std::size_t heap::pinned_free_bytes() const {
   std::size_t sum = 0;
   for (const auto &a : arenas) {
-    const lock_guard lock(a->lock);
-    if (a->pinned) sum += a->extents.free_bytes() + static_cast<std::size_t>(a->cached_bytes());
+    const lock_guard lock(a->lock());
+    if (a->pinned())
+      sum += a->extents().free_bytes() + static_cast<std::size_t>(a->blocks().cached_bytes());
   }
   return sum;
 }

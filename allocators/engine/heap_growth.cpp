@@ -60,22 +60,22 @@ result<void *> heap_growth::allocate_after_reclaim(arena &a, const block_request
   const relaxed_capture_mode relaxed(heap_.device.driver());
   STILLMAP_RETURN_IF_ERROR(relaxed.entered());
   reclaimer_.reclaim_pending(a, waiting_for::nothing);
-  const lock_guard lock(a.lock);
+  const lock_guard lock(a.lock());
   return a.allocate(r);
 }
 
 // `reclaimed`: the arena's pending frees have been.
 result<void *> heap_growth::find_memory(arena &a, const block_request &r, bool reclaimed) {
   const auto try_free = [&](bool whole, search_in where) {
-    const lock_guard lock(a.lock);
+    const lock_guard lock(a.lock());
     return a.allocate_best_fit(r, whole, where);
   };
   const auto try_growing = [&](effort level, bool whole)
                                STILLMAP_REQUIRES(growth) -> result<void *> {
     STILLMAP_ASSIGN_OR_RETURN(extent *const s,
-                              source_.extend(a, whole ? r : arena::growth_for(r), level));
-    const lock_guard lock(a.lock);
-    return r.small() && !whole ? a.enter_slab(s, r) : a.enter(s, r);
+                              source_.extend(a, whole ? r : r.extent_request(), level));
+    const lock_guard lock(a.lock());
+    return r.small() && !whole ? a.blocks().enter_slab(s, r) : a.blocks().enter(s, r);
   };
 
   const context_scope inside(heap_.device.driver(), heap_.device.context());

@@ -22,8 +22,8 @@ void heap_observers::allocated(const void *allocator, const arena *in, void *blo
                   .bytes = bytes,
                   .stream = s};
   if (in != nullptr) {
-    const lock_guard lock(in->lock);
-    e.usable = in->usable_size(e.address);
+    const lock_guard lock(in->lock());
+    e.usable = in->blocks().usable_size(e.address);
   }
   history.push(e, &stack);
 }
@@ -50,17 +50,19 @@ void heap_observers::free_requested(const arena &a, void *block,
     recorder_->freed(block);
   }
   const auto address = reinterpret_cast<std::uintptr_t>(block);
-  arena::block_facts known;
+  block_facts known;
+  stream_ref stream;
   {
-    const lock_guard lock(a.lock);
-    known = a.facts_of(address);
+    const lock_guard lock(a.lock());
+    known = a.blocks().facts_of(address);
+    stream = a.stream();
   }
   if (known.usable == 0) return;
   history_event e{.action = history_action::free_requested,
                   .address = address,
                   .bytes = known.requested,
                   .usable = known.usable,
-                  .stream = thread_stream::reported(known.stream)};
+                  .stream = thread_stream::reported(stream)};
   history.push(e, &stack);
   if (known.cross_stream) return;
   e.action = history_action::free_completed;
@@ -69,12 +71,12 @@ void heap_observers::free_requested(const arena &a, void *block,
 
 void heap_observers::free_completed(const arena &a, std::uint64_t address) {
   if (!enabled()) return;
-  const std::size_t bytes = a.pending_bytes(address);
+  const std::size_t bytes = a.blocks().pending_bytes(address);
   history.push({.action = history_action::free_completed,
                 .address = address,
                 .bytes = bytes,
                 .usable = bytes,
-                .stream = thread_stream::reported(a.stream)});
+                .stream = thread_stream::reported(a.stream())});
 }
 
 void heap_observers::iteration_began() const {
@@ -93,7 +95,7 @@ void heap_observers::page_moved(const arena &a, std::uint64_t to, std::uint64_t 
   history.push({.action = history_action::page_move,
                 .address = to,
                 .bytes = bytes,
-                .stream = thread_stream::reported(a.now().stream),
+                .stream = thread_stream::reported(a.served().stream),
                 .from = from});
 }
 
@@ -114,7 +116,7 @@ void heap_observers::page_event(history_action action, const arena &a, const vir
   history.push({.action = action,
                 .address = range.begin.value(),
                 .bytes = range.bytes,
-                .stream = thread_stream::reported(a.now().stream)});
+                .stream = thread_stream::reported(a.served().stream)});
 }
 
 }  // namespace stillmap

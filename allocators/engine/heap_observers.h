@@ -34,12 +34,12 @@ class heap_observers {
   void used(void *block, stream_ref s) const;
   void free_requested(const arena &a, void *block, std::optional<stream_ref> last_used_on,
                       const call_stack &stack);
-  void free_completed(const arena &a, std::uint64_t address) STILLMAP_REQUIRES(a.lock);
+  void free_completed(const arena &a, std::uint64_t address) STILLMAP_REQUIRES(a.lock());
 
   void page_moved(const arena &a, std::uint64_t to, std::uint64_t from, std::size_t bytes);
-  void pages_mapped(const arena &a, const virtual_range &range) STILLMAP_EXCLUDES(a.lock);
-  void pages_unmapped(const arena &a, const virtual_range &range) STILLMAP_EXCLUDES(a.lock);
-  void addresses_reserved(const arena &a, const virtual_range &range) STILLMAP_EXCLUDES(a.lock);
+  void pages_mapped(const arena &a, const virtual_range &range) STILLMAP_EXCLUDES(a.lock());
+  void pages_unmapped(const arena &a, const virtual_range &range) STILLMAP_EXCLUDES(a.lock());
+  void addresses_reserved(const arena &a, const virtual_range &range) STILLMAP_EXCLUDES(a.lock());
 
   void iteration_began() const;
   void allocator_destroyed(const void *allocator) const;
@@ -48,7 +48,7 @@ class heap_observers {
 
  private:
   void page_event(history_action action, const arena &a, const virtual_range &range)
-      STILLMAP_EXCLUDES(a.lock);
+      STILLMAP_EXCLUDES(a.lock());
 
   const std::shared_ptr<trace_recorder> recorder_;
   const int device_;

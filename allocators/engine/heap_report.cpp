@@ -9,23 +9,23 @@
 namespace stillmap {
 namespace {
 
-arena_stats figures_of(const arena &a) STILLMAP_REQUIRES(a.lock) {
-  const arena::counters &n = a.counted();
+arena_stats figures_of(const arena &a) STILLMAP_REQUIRES(a.lock()) {
+  const block_counters &n = a.blocks().counters();
   arena_stats out;
   out.id = a.id;
-  out.pool = a.pool;
-  out.stream = thread_stream::reported(a.stream);
+  out.pool = a.pool();
+  out.stream = thread_stream::reported(a.stream());
   out.live = static_cast<std::size_t>(n.live);
   out.live_peak = static_cast<std::size_t>(n.live_peak);
   out.requested = static_cast<std::size_t>(n.live - n.slack);
-  out.blocks = static_cast<std::size_t>(n.allocations - n.frees);
+  out.blocks = static_cast<std::size_t>(n.blocks());
   out.pending_free = static_cast<std::size_t>(n.pending_free);
-  out.committed = a.extents.committed_bytes();
-  out.reserved = a.extents.reserved_bytes();
-  out.aliased = a.extents.aliased_bytes();
-  out.cached = static_cast<std::size_t>(a.cached_bytes());
-  out.free_whole_pages = a.extents.free_pages() * a.extents.page_bytes();
-  out.page_edges = a.extents.free_bytes() - out.free_whole_pages;
+  out.committed = a.extents().committed_bytes();
+  out.reserved = a.extents().reserved_bytes();
+  out.aliased = a.extents().aliased_bytes();
+  out.cached = static_cast<std::size_t>(a.blocks().cached_bytes());
+  out.free_whole_pages = a.extents().free_pages() * a.extents().page_bytes();
+  out.page_edges = a.extents().free_bytes() - out.free_whole_pages;
   out.allocations = n.allocations;
   out.frees = n.frees;
   return out;
@@ -79,7 +79,7 @@ caching_allocator_stats stats_of(const heap &h, std::size_t created_ahead) {
       const arena_stats figures = figures_of(*a);
       if (listed) out.arenas.push_back(figures);
       out.host_bytes += a->host_bytes();
-      out.pages_recalled += a->counted().recalled;
+      out.pages_recalled += a->blocks().counters().recalled;
       add(out.total, figures);
       largest_peak = std::max(largest_peak, figures.live_peak);
     }
@@ -102,8 +102,8 @@ caching_allocator_stats stats_of(const heap &h, std::size_t created_ahead) {
 void reset_peaks(heap &h) {
   const growth_lock growing(h.growth_mutex);
   for (const auto &a : h.arenas) {
-    const lock_guard lock(a->lock);
-    a->reset_peak();
+    const lock_guard lock(a->lock());
+    a->blocks().reset_peak();
   }
   h.counters.reported_live_peak = h.counters.reported_committed_peak = 0;
 }
@@ -113,33 +113,32 @@ heap_map map_of(heap &h) {
   heap_map out;
   out.page_bytes = h.page_bytes;
   for (const auto &a : h.arenas) {
-    const lock_guard lock(a->lock);
+    const lock_guard lock(a->lock());
     heap_map::arena &drawn = out.arenas.emplace_back();
     drawn.id = a->id;
-    drawn.pool = a->pool;
-    drawn.stream = thread_stream::reported(a->stream);
-    for (const auto &r : a->reservations) drawn.reserved.push_back(r->range());
-    for (const arena::chunk &c : a->chunks) drawn.reserved.push_back(c.range);
-    a->describe(drawn.extents);
+    drawn.pool = a->pool();
+    drawn.stream = thread_stream::reported(a->stream());
+    a->extents().each_reservation([&](const virtual_range &r) { drawn.reserved.push_back(r); });
+    a->blocks().describe(drawn.extents);
     sort_by_address(drawn);
   }
   if (h.observers.enabled()) h.observers.history.push({});
   return out;
 }
 
-release_report report_release(const heap &h, std::size_t released,
+release_report report_release(const heap &h, memory_source &source, std::size_t released,
                               const std::vector<arena *> &giving) {
   release_report out{.released = released};
   for (const auto &a : h.arenas) {
-    const lock_guard lock(a->lock);
+    const std::size_t whole = source.releasable_bytes(*a);
+    const lock_guard lock(a->lock());
     const arena_stats n = figures_of(*a);
     const std::size_t free = n.free_whole_pages + n.page_edges + n.cached;
-    if (a->pinned) {
+    if (a->pinned()) {
       out.private_pools += free + n.pending_free;
     } else if (std::find(giving.begin(), giving.end(), a.get()) == giving.end()) {
       out.capturing += free + n.pending_free;
     } else {
-      const std::size_t whole = h.in_chunks ? a->unused_chunk_bytes() : n.free_whole_pages;
       out.kept += whole;
       out.pending_free += n.pending_free;
       out.page_edges += free > whole ? free - whole : 0;

@@ -6,6 +6,7 @@
 
 #include "stillmap/allocators/allocator_types.h"
 #include "stillmap/allocators/engine/heap.h"
+#include "stillmap/allocators/engine/memory_source.h"
 #include "stillmap/allocators/heap_map.h"
 
 namespace stillmap {
@@ -16,7 +17,7 @@ void reset_peaks(heap &h) STILLMAP_EXCLUDES(growth);
 // May run out of host memory.
 heap_map map_of(heap &h) STILLMAP_EXCLUDES(growth);
 // Why free memory stayed. `giving`: the arenas that could release memory.
-release_report report_release(const heap &h, std::size_t released,
+release_report report_release(const heap &h, memory_source &source, std::size_t released,
                               const std::vector<arena *> &giving) STILLMAP_REQUIRES(growth);
 
 }  // namespace stillmap

@@ -36,6 +36,8 @@ class memory_source {
   // Returns free memory beyond `keep` bytes to the device.
   virtual result<release_report> trim(const char *op, std::size_t keep)
       STILLMAP_REQUIRES(growth) = 0;
+  // What trim(0) could return now of one arena.
+  virtual std::size_t releasable_bytes(arena &a) STILLMAP_REQUIRES(growth) = 0;
   // Returns everything: the allocator ends.
   virtual void release_all() noexcept STILLMAP_REQUIRES(growth) = 0;
   // Bytes that are ready for the next growth. Threads: any.

@@ -13,8 +13,8 @@ namespace stillmap {
 
 bool page_mover::drop_aliases(arena &a) {
   {
-    const lock_guard lock(a.lock);
-    if (a.extents.aliased_bytes() == 0) return true;
+    const lock_guard lock(a.lock());
+    if (a.extents().aliased_bytes() == 0) return true;
   }
   auto after = streams_.fence_after(a);
   if (!after) return false;
@@ -22,8 +22,8 @@ bool page_mover::drop_aliases(arena &a) {
   std::vector<arena_returns::unmapping_extents> &unmapping = heap_.returns_of(a).unmapping;
   make_room(unmapping);
   {
-    const lock_guard lock(a.lock);
-    a.extents.drop_aliases(going.extents);
+    const lock_guard lock(a.lock());
+    a.extents().drop_aliases(going.extents);
   }
   give_up(going.extents, going.idle);
   unmapping.push_back(std::move(going));
@@ -32,29 +32,30 @@ bool page_mover::drop_aliases(arena &a) {
 
 void page_mover::drop_aliases_if_many(arena &a) {
   {
-    const lock_guard lock(a.lock);
+    const lock_guard lock(a.lock());
     const std::size_t most =
-        policy::max_aliased(a.repeats(), a.extents.committed_bytes(), heap_.page_bytes);
-    if (a.extents.aliased_bytes() <= most) return;
+        policy::max_aliased(a.blocks().repeats(), a.extents().committed_bytes(), heap_.page_bytes);
+    if (a.extents().aliased_bytes() <= most) return;
   }
   drop_aliases(a);  // fails while the stream captures; a later growth tries again
 }
 
 bool page_mover::gives_pages(arena &a) const {
-  const lock_guard lock(a.lock);
-  return !a.pinned && (a.extents.free_pages() != 0 || a.cached_bytes() >= heap_.page_bytes);
+  const lock_guard lock(a.lock());
+  return !a.pinned() &&
+         (a.extents().free_pages() != 0 || a.blocks().cached_bytes() >= heap_.page_bytes);
 }
 
 std::size_t page_mover::take_free_pages(arena &victim, std::size_t pages, page_supply &supply) {
   std::vector<extent *> &out = supply.moved.emplace_back(taken_pages{.from = &victim}).extents;
   std::size_t got = 0;
   {
-    const lock_guard lock(victim.lock);
-    got = victim.extents.take_pages(pages, out);
+    const lock_guard lock(victim.lock());
+    got = victim.extents().take_pages(pages, out);
     // Cached blocks are merged if they are large enough to matter.
-    if (got < pages && victim.cached_bytes() >= heap_.page_bytes) {
-      victim.flush();
-      got += victim.extents.take_pages(pages - got, out);
+    if (got < pages && victim.blocks().cached_bytes() >= heap_.page_bytes) {
+      victim.blocks().flush();
+      got += victim.extents().take_pages(pages - got, out);
     }
   }
   if (got == 0) supply.moved.pop_back();
@@ -63,7 +64,7 @@ std::size_t page_mover::take_free_pages(arena &victim, std::size_t pages, page_s
 }
 
 status page_mover::order_after_last_use(arena &a, page_supply &supply) {
-  const stream_ref user = thread_stream::handle_of(a.now().stream);
+  const stream_ref user = thread_stream::handle_of(a.served().stream);
   for (taken_pages &t : supply.moved) {
     if (t.from == &a && !t.leaves_allocator)
       continue;  // same stream: its order suffices, and the old mapping stays
@@ -104,8 +105,8 @@ status page_mover::map(const extent_map::carved_extent &place, page_supply &supp
 
 void page_mover::put_back(page_supply &supply) noexcept {
   for (taken_pages &t : supply.moved) {
-    const lock_guard lock(t.from->lock);
-    for (extent *s : t.extents) t.from->extents.put_back(s);
+    const lock_guard lock(t.from->lock());
+    for (extent *s : t.extents) t.from->extents().put_back(s);
   }
 }
 
@@ -130,9 +131,9 @@ void page_mover::release_old_mappings(arena &a, const extent_map::carved_extent 
       for (extent *s : t.extents) {
         const std::uint64_t bytes = s->bytes;
         if (stay) {
-          t.from->extents.add_alias(s, to, a.extents);  // merges: `s` may be gone afterwards
+          t.from->extents().add_alias(s, to, a.extents());  // merges: `s` may be gone afterwards
         } else {
-          t.from->extents.move_away(*s, to, a.extents);
+          t.from->extents().move_away(*s, to, a.extents());
         }
         to += bytes;
       }
@@ -147,23 +148,23 @@ void page_mover::release_old_mappings(arena &a, const extent_map::carved_extent 
 
 bool page_mover::lends(const arena &a) const {
   if (heap_.arenas.size() > policy::max_lending_arenas) return false;
-  const lock_guard lock(a.lock);
+  const lock_guard lock(a.lock());
   return a.lends();
 }
 
 void *page_mover::allocate_at_lent(arena &a, const block_request &r) {
   if (heap_.arenas.size() > policy::max_lending_arenas) return nullptr;
   {
-    const lock_guard lock(a.lock);
+    const lock_guard lock(a.lock());
     if (!a.wants_lent(r)) return nullptr;
   }
   if (!streams_.capturing(a)) return_lent(a, r);  // a pinned arena has lent none
-  const lock_guard lock(a.lock);
+  const lock_guard lock(a.lock());
   return a.allocate_at_remembered(r);
 }
 
 void page_mover::return_lent(arena &a, const block_request &r) {
-  std::vector<arena::recall> pages;
+  std::vector<page_recall> pages;
   {
     const all_arena_locks held(heap_.arenas);
     pages = a.find_lent(r, {heap_.addresses, held});
@@ -175,9 +176,9 @@ void page_mover::return_lent(arena &a, const block_request &r) {
     arena::put_back_lent(pages, held);
   };
   try {
-    const stream_ref user = thread_stream::handle_of(a.now().stream);
+    const stream_ref user = thread_stream::handle_of(a.served().stream);
     std::array<bool, policy::max_lending_arenas> ordered{};
-    for (const arena::recall &p : pages) {
+    for (const page_recall &p : pages) {
       if (std::exchange(ordered[p.in->id - 1], true)) continue;
       const auto after = streams_.fence_after(*p.in);
       // A capture began on that stream: there are other pages.

@@ -24,7 +24,10 @@ page_source::page_source(heap &h, stream_tracker &streams, reclaimer &r,
       next_hint_(h.options.hint) {}
 
 result<extent *> page_source::extend(arena &a, const block_request &r, effort level) {
-  age_moved(a);
+  {
+    const lock_guard lock(a.lock());
+    a.age_moved();
+  }
   mover_.drop_aliases_if_many(a);
   auto made = extend_once(a, r, level);
   // A capture began on another stream after that stream was asked. Now its pages stay.
@@ -46,7 +49,7 @@ result<extent *> page_source::extend_once(arena &a, const block_request &r, effo
     }
   }
   page_supply supply;
-  supply.ordered_by_host = a.now().pinned || streams_.capturing(a);
+  supply.ordered_by_host = a.served().pinned || streams_.capturing(a);
   const status s =
       with_host_memory("caching_allocator::allocate", [&]() STILLMAP_REQUIRES(growth) -> status {
         STILLMAP_RETURN_IF_ERROR(
@@ -57,8 +60,8 @@ result<extent *> page_source::extend_once(arena &a, const block_request &r, effo
       });
   if (!s) {
     page_mover::put_back(supply);
-    const lock_guard lock(a.lock);
-    a.extents.abandon(*place);
+    const lock_guard lock(a.lock());
+    a.extents().abandon(*place);
     return tl::unexpected<error>(s.error());
   }
   notify_grown(a, *place, supply);
@@ -67,20 +70,12 @@ result<extent *> page_source::extend_once(arena &a, const block_request &r, effo
   heap_.counters.created += supply.created.size();
   extent *block = nullptr;
   {
-    const lock_guard lock(a.lock);
-    block = a.extents.commit(*place);
-    a.moved += supply.moved_pages;
+    const lock_guard lock(a.lock());
+    block = a.extents().commit(*place);
+    a.note_moved(supply.moved_pages);
   }
   heap_.note_peaks(heap_.live() + static_cast<std::size_t>(r.bytes));
   return block;
-}
-
-void page_source::age_moved(arena &a) {
-  const lock_guard lock(a.lock);
-  const std::uint64_t allocations = a.counted().allocations;
-  if (allocations - a.halved_at <= policy::moved_half_life) return;
-  a.moved /= 2;
-  a.halved_at = allocations;
 }
 
 // ---- addresses ----
@@ -89,8 +84,8 @@ std::optional<extent_map::carved_extent> page_source::carve(arena &a, const bloc
                                                             effort level) {
   const auto search =
       level == effort::ordinary ? extent_map::search::quick : extent_map::search::thorough;
-  const lock_guard lock(a.lock);
-  return a.extents.carve(r.bytes, r.alignment, search, a.zone_of(r.bytes));
+  const lock_guard lock(a.lock());
+  return a.extents().carve(r.bytes, r.alignment, search, a.zone_of(r.bytes));
 }
 
 // The more addresses there are, the less often a growth waits until an old mapping is undone: the
@@ -103,9 +98,9 @@ status page_source::reserve_addresses(arena &a, std::size_t bytes, address_zone 
   std::size_t generous = std::min(2 * heap_.device.total_memory().bytes(),
                                   heap_.device.capabilities().largest_reservation / 2);
   if (a.id > policy::arenas_with_ample_addresses || zone == address_zone::small) {
-    const lock_guard lock(a.lock);
+    const lock_guard lock(a.lock());
     generous =
-        std::min(generous, std::max(a.extents.reserved_bytes(zone), policy::first_reservation));
+        std::min(generous, std::max(a.extents().reserved_bytes(zone), policy::first_reservation));
   }
   const std::size_t wanted = std::max(least, round_up(generous, unit));
   STILLMAP_ASSIGN_OR_RETURN(auto block,
@@ -121,13 +116,13 @@ status page_source::reserve_addresses(arena &a, std::size_t bytes, address_zone 
 void page_source::enter(arena &a, std::shared_ptr<address_block> block, address_zone zone) {
   const virtual_range range = block->range();
   heap_.addresses.expect(range);
+  make_room(reservations_);
   {
-    const lock_guard lock(a.lock);
-    make_room(a.reservations);
-    a.extents.add(range, false, zone);
-    a.reservations.push_back(std::move(block));
+    const lock_guard lock(a.lock());
+    a.extents().add(range, false, zone);
     heap_.addresses.add(range, &a);
   }
+  reservations_.push_back(std::move(block));
   heap_.observers.addresses_reserved(a, range);
 }
 
@@ -142,7 +137,7 @@ status page_source::collect_pages(arena &a, std::size_t pages, effort level, pag
       std::max(heap_.counters.live_peak.load(),
                heap_.live() + heap_.pinned_free_bytes() + pages * heap_.page_bytes);
   const std::size_t soft = std::min(
-      heap_.soft_limit.load(), peak + policy::slack(peak, heap_.page_bytes, a.now().repeats,
+      heap_.soft_limit.load(), peak + policy::slack(peak, heap_.page_bytes, a.repeats(),
                                                     heap_.arenas.size() == 1, heap_.moved_bytes()));
   const std::size_t most = heap_.limit;
   const auto room = [&](std::size_t under) {
@@ -181,7 +176,7 @@ status page_source::collect_pages(arena &a, std::size_t pages, effort level, pag
 status page_source::create(arena &a, std::size_t pages, page_supply &supply) {
   const auto consumer = supply.ordered_by_host
                             ? std::nullopt
-                            : std::optional(thread_stream::handle_of(a.now().stream));
+                            : std::optional(thread_stream::handle_of(a.served().stream));
   create_ahead(heap_.committed() + (supply.moved_pages + pages) * heap_.page_bytes);
   status s = pages_->acquire(pages, supply.created, consumer);
   if (!s && heap_.options.create_ahead_bytes != 0) {
@@ -234,7 +229,7 @@ void page_source::note_memory_state(std::size_t peak, bool exhausted) {
   const bool recalls_lent =
       (is_short || exhausted_ceiling_ != 0) && heap_.arenas.size() <= policy::max_lending_arenas;
   for (const auto &a : heap_.arenas) {
-    const lock_guard lock(a->lock);
+    const lock_guard lock(a->lock());
     a->set_memory_state(is_short, recalls_lent);
   }
 }
@@ -264,21 +259,21 @@ result<release_report> page_source::trim(const char *op, std::size_t keep) {
   // Pages of private pools stay. No event can be recorded on a capturing stream, so its pages stay
   // too.
   for (const auto &a : heap_.arenas) {
-    if (!a->now().pinned && !streams_.capturing(*a)) giving.push_back(a.get());
+    if (!a->served().pinned && !streams_.capturing(*a)) giving.push_back(a.get());
   }
   for (arena *const a : giving) mover_.drop_aliases(*a);
   // Where no event could be recorded on the stream.
   std::vector<arena *> aliased;
   for (const auto &a : heap_.arenas) {
-    const lock_guard lock(a->lock);
-    if (a->extents.aliased_bytes() != 0) aliased.push_back(a.get());
+    const lock_guard lock(a->lock());
+    if (a->extents().aliased_bytes() != 0) aliased.push_back(a.get());
   }
   reclaimer_.reclaim(waiting_for::destroyed_streams);
   heap_.flush_all();
   std::size_t free_pages = 0;
   for (const arena *const a : giving) {
-    const lock_guard lock(a->lock);
-    free_pages += a->extents.free_pages();
+    const lock_guard lock(a->lock());
+    free_pages += a->extents().free_pages();
   }
   std::size_t surplus = free_pages - std::min(free_pages, keep / heap_.page_bytes);
   std::size_t given = 0;
@@ -297,7 +292,7 @@ result<release_report> page_source::trim(const char *op, std::size_t keep) {
     STILLMAP_ASSIGN_OR_RETURN(const physical_size ahead, pages_->trim(0));
     given += ahead.bytes();
   }
-  return report_release(heap_, given, giving);
+  return report_release(heap_, *this, given, giving);
 }
 
 // Releases up to `pages` whole free pages of `a`. Pages that cannot be released stay. `aliased`: the
@@ -306,7 +301,7 @@ status page_source::retire(const char *op, arena &a, std::size_t pages,
                            const std::vector<arena *> &aliased, std::size_t &bytes) {
   const auto has_aliases = [&](const arena *other) {
     const arena_pair_lock locks(*other, a);
-    return other == &a || other->extents.has_aliases_of(a.extents);
+    return other == &a || other->extents().has_aliases_of(a.extents());
   };
   if (std::any_of(aliased.begin(), aliased.end(), has_aliases)) {
     return make_error(errc::busy, op, "a stream that captures a graph delays the release");
@@ -331,8 +326,8 @@ status page_source::retire(const char *op, arena &a, std::size_t pages,
       });
       if (gone) {
         {
-          const lock_guard lock(a.lock);
-          a.extents.leave(*s);
+          const lock_guard lock(a.lock());
+          a.extents().leave(*s);
         }
         bytes += static_cast<std::size_t>(s->bytes);
         heap_.observers.pages_unmapped(a, s->range());
@@ -340,8 +335,8 @@ status page_source::retire(const char *op, arena &a, std::size_t pages,
         return false;
       }
       outcome = gone;
-      const lock_guard lock(a.lock);
-      a.extents.put_back(s);
+      const lock_guard lock(a.lock());
+      a.extents().put_back(s);
       return true;
     });
     if (t.extents.empty()) continue;
@@ -350,26 +345,28 @@ status page_source::retire(const char *op, arena &a, std::size_t pages,
   return outcome;
 }
 
+std::size_t page_source::releasable_bytes(arena &a) {
+  const lock_guard lock(a.lock());
+  return a.extents().free_pages() * heap_.page_bytes;
+}
+
 // ---- destruction ----
 
 void page_source::release_all() noexcept {
   hold_->detach();
   bool any = false;
   for (const auto &a : heap_.arenas) {
-    const lock_guard lock(a->lock);
-    any = any || a->extents.committed_bytes() != 0 || a->extents.aliased_bytes() != 0 ||
+    const lock_guard lock(a->lock());
+    any = any || a->extents().committed_bytes() != 0 || a->extents().aliased_bytes() != 0 ||
           !heap_.returns_of(*a).unmapping.empty();
   }
   if (!any) return;
   const relaxed_capture_mode relaxed(heap_.device.driver());
   report_if_failed(relaxed.entered());
   report_if_failed(streams_.wait_for_device());
-  for (const auto &a : heap_.arenas) {
-    reclaimer_.reclaim_unmapping(*a, true);
-    a->lock.assume_held();  // no other thread uses the allocator any more
-    for (const auto &block : a->reservations) {
-      report_if_failed(heap_.device.space().unmap(block->range()));
-    }
+  for (const auto &a : heap_.arenas) reclaimer_.reclaim_unmapping(*a, true);
+  for (const auto &block : reservations_) {
+    report_if_failed(heap_.device.space().unmap(block->range()));
   }
 }
 

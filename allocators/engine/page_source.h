@@ -30,13 +30,13 @@ class page_source final : public memory_source {
   }
   void free_addresses() override STILLMAP_REQUIRES(growth);
   result<release_report> trim(const char *op, std::size_t keep) override STILLMAP_REQUIRES(growth);
+  std::size_t releasable_bytes(arena &a) override STILLMAP_REQUIRES(growth);
   void release_all() noexcept override STILLMAP_REQUIRES(growth);
   std::size_t created_ahead() const override { return pages_->stats().free.bytes(); }
 
  private:
   result<extent *> extend_once(arena &a, const block_request &r, effort level)
       STILLMAP_REQUIRES(growth);
-  void age_moved(arena &a) STILLMAP_REQUIRES(growth);
   // addresses
   std::optional<extent_map::carved_extent> carve(arena &a, const block_request &r, effort level)
       STILLMAP_REQUIRES(growth);
@@ -62,7 +62,8 @@ class page_source final : public memory_source {
   page_mover mover_;
   const std::shared_ptr<page_pool> pages_;
   const std::shared_ptr<suspension_hold> hold_;
-  // For the next reservation.
+  std::vector<std::shared_ptr<address_block>> reservations_ STILLMAP_GUARDED_BY(growth);
+  // For the next one.
   device_address next_hint_ STILLMAP_GUARDED_BY(growth);
   // Pools, other than pages_, that own pages of this allocator: they must outlive the pages.
   std::vector<std::shared_ptr<page_pool>> foreign_pools_ STILLMAP_GUARDED_BY(growth);

@@ -20,23 +20,23 @@ void reclaimer::reclaim_pending(arena &a, waiting_for wait) noexcept {
   pending_frees &waiting = heap_.returns_of(a).pending;
   pending_list due;
   {
-    const lock_guard lock(a.lock);
-    due.append(a.deferred);
+    const lock_guard lock(a.lock());
+    due.append(a.blocks().uses.queue);
   }
   while (!due.empty() && waiting.add(due.front())) due.pop_front();
   if (!due.empty()) {
-    const lock_guard lock(a.lock);
-    due.append(a.deferred);
-    a.deferred.append(due);
+    const lock_guard lock(a.lock());
+    due.append(a.blocks().uses.queue);
+    a.blocks().uses.queue.append(due);
   }
   const auto passed = [&](stream_use &u) {
     assume_growing();
     return streams_.has_passed(u, wait);
   };
   waiting.collect(passed, [&](const pending_block &b) {
-    const lock_guard lock(a.lock);
+    const lock_guard lock(a.lock());
     heap_.observers.free_completed(a, b.address);
-    a.complete_free(b.address);
+    a.blocks().complete_free(b.address);
   });
 }
 
@@ -50,8 +50,8 @@ void reclaimer::reclaim_unmapping(arena &a, bool wait) noexcept {
         return heap_.device.space().collect_range(s->range());
       });
       if (!gone) return false;
-      const lock_guard lock(a.lock);
-      a.extents.unmapped(s);
+      const lock_guard lock(a.lock());
+      a.extents().unmapped(s);
       return true;
     });
   }

@@ -40,7 +40,7 @@ class stream_tracker {
   result<fence> fence_after(const arena &a) STILLMAP_REQUIRES(growth);
   // Whether the stream is capturing, or cannot be queried because another stream is.
   bool capturing(stream_ref s) const;
-  bool capturing(const arena &a) const STILLMAP_EXCLUDES(a.lock);
+  bool capturing(const arena &a) const STILLMAP_EXCLUDES(a.lock());
   // `busy` where a stream captures: freeing memory could wait for work that never runs.
   status check_no_capture(const char *op) const STILLMAP_REQUIRES(growth);
   // Whether the arena's stream is idle, so that its pages move without a wait.

@@ -31,7 +31,7 @@ constexpr std::uint64_t starved_base = 0x10000000;
 class starved_arena {
  public:
   explicit starved_arena(std::uint64_t seed) : seed_(seed), random_(seed) {
-    arena_.extents.add({device_address(starved_base), 4096 * starved_page});
+    arena_.extents().add({device_address(starved_base), 4096 * starved_page});
   }
 
   void step() {
@@ -53,24 +53,24 @@ class starved_arena {
     }
   }
   std::string wrong() const {
-    if (std::string found = arena_.extents.find_inconsistency(); !found.empty()) return found;
+    if (std::string found = arena_.extents().find_inconsistency(); !found.empty()) return found;
     std::size_t live = 0;
     for (const auto &[at, bytes] : blocks_) live += bytes;
-    if (arena_.counted().live != live) return "the live bytes";
-    if (arena_.counted().allocations - arena_.counted().frees != blocks_.size())
+    if (arena_.blocks().counters().live != live) return "the live bytes";
+    if (arena_.blocks().counters().allocations - arena_.blocks().counters().frees != blocks_.size())
       return "the blocks";
     for (const auto &[at, bytes] : blocks_) {
-      if (arena_.usable_size(at) != bytes) return "a block is lost";
+      if (arena_.blocks().usable_size(at) != bytes) return "a block is lost";
     }
     return "";
   }
   void free_all() {
     while (!blocks_.empty()) free();
     complete();
-    arena_.flush();
+    arena_.blocks().flush();
   }
-  std::size_t committed() const { return arena_.extents.committed_bytes(); }
-  std::size_t free_bytes() const { return arena_.extents.free_bytes(); }
+  std::size_t committed() const { return arena_.extents().committed_bytes(); }
+  std::size_t free_bytes() const { return arena_.extents().free_bytes(); }
   std::uint64_t failed = 0;
 
  private:
@@ -102,7 +102,7 @@ class starved_arena {
         if (block == nullptr) block = grow(r, starve);
       };
       starve ? static_cast<void>(starved(serve)) : serve();
-      ASSERT_EQ(arena_.extents.find_inconsistency(), "");
+      ASSERT_EQ(arena_.extents().find_inconsistency(), "");
     }
     ASSERT_NE(block, nullptr);
     const auto at = reinterpret_cast<std::uintptr_t>(block);
@@ -114,48 +114,48 @@ class starved_arena {
   }
   // As allocator_core does: what is mapped is never in doubt.
   void *grow(const block_request &r, bool may_fail) {
-    const block_request wanted = arena::growth_for(r);
+    const block_request wanted = r.extent_request();
     const auto place =
-        arena_.extents.carve(wanted.bytes, wanted.alignment, extent_map::search::thorough);
+        arena_.extents().carve(wanted.bytes, wanted.alignment, extent_map::search::thorough);
     if (!place) return nullptr;
     if (may_fail && random_() % 8 == 0) {
-      arena_.extents.abandon(*place);
+      arena_.extents().abandon(*place);
       return nullptr;
     }
-    extent *const s = arena_.extents.commit(*place);
-    return r.small() ? arena_.enter_slab(s, r) : arena_.enter(s, r);
+    extent *const s = arena_.extents().commit(*place);
+    return r.small() ? arena_.blocks().enter_slab(s, r) : arena_.blocks().enter(s, r);
   }
   // Pages of free memory move to another address.
   void alias() {
     std::vector<extent *> taken;
-    starved([&] { arena_.extents.take_pages(1 + random_() % 4, taken); });
+    starved([&] { arena_.extents().take_pages(1 + random_() % 4, taken); });
     for (extent *s : taken) {
       const std::uint64_t bytes = s->bytes;
       std::optional<extent_map::carved_extent> place;
       starved([&] {
-        arena_.extents.expect_aliases(bytes / starved_page);
-        place = arena_.extents.carve(bytes, starved_page, extent_map::search::thorough);
+        arena_.extents().expect_aliases(bytes / starved_page);
+        place = arena_.extents().carve(bytes, starved_page, extent_map::search::thorough);
       });
       if (!place || place->missing.bytes != bytes) {
-        if (place) arena_.extents.abandon(*place);
-        arena_.extents.put_back(s);
+        if (place) arena_.extents().abandon(*place);
+        arena_.extents().put_back(s);
         continue;
       }
-      arena_.extents.add_alias(s, place->missing.begin.value(), arena_.extents);
-      arena_.extents.release(arena_.extents.commit(*place));
+      arena_.extents().add_alias(s, place->missing.begin.value(), arena_.extents());
+      arena_.extents().release(arena_.extents().commit(*place));
     }
   }
   void take() {
     std::vector<extent *> taken;
     if (random_() % 4 == 0) {
-      starved([&] { arena_.extents.drop_aliases(taken); });
-      for (extent *s : taken) arena_.extents.unmapped(s);
+      starved([&] { arena_.extents().drop_aliases(taken); });
+      for (extent *s : taken) arena_.extents().unmapped(s);
       return;
     }
-    starved([&] { arena_.extents.take_pages(1 + random_() % 4, taken); });
+    starved([&] { arena_.extents().take_pages(1 + random_() % 4, taken); });
     // Pages that leave must not be aliased.
-    const bool leave = arena_.extents.aliased_bytes() == 0 && random_() % 2 == 0;
-    for (extent *s : taken) leave ? arena_.extents.unmapped(s) : arena_.extents.put_back(s);
+    const bool leave = arena_.extents().aliased_bytes() == 0 && random_() % 2 == 0;
+    for (extent *s : taken) leave ? arena_.extents().unmapped(s) : arena_.extents().put_back(s);
   }
   std::uint64_t any_block() {
     return std::next(blocks_.begin(), static_cast<long>(random_() % blocks_.size()))->first;
@@ -172,10 +172,10 @@ class starved_arena {
     if (blocks_.empty()) return;
     const std::uint64_t at = any_block();
     const fail_host_allocation failing(0, true);
-    const arena::free_outcome outcome = arena_.free(at);
-    EXPECT_NE(outcome, arena::free_outcome::not_ours);
-    if (outcome == arena::free_outcome::needs_event) {
-      arena_.deferred.push_back(arena_.defer_free(at));
+    const free_outcome outcome = arena_.free(at);
+    EXPECT_NE(outcome, free_outcome::not_ours);
+    if (outcome == free_outcome::needs_event) {
+      arena_.blocks().uses.queue.push_back(arena_.blocks().defer_free(at));
       if (random_() % 4 == 0) complete();
     }
     blocks_.erase(at);
@@ -183,12 +183,12 @@ class starved_arena {
   // The other streams pass.
   void complete() {
     pending_list due;
-    due.append(arena_.deferred);
+    due.append(arena_.blocks().uses.queue);
     while (!due.empty() && pending_.add(due.front())) due.pop_front();
-    due.append(arena_.deferred);
-    arena_.deferred.append(due);
+    due.append(arena_.blocks().uses.queue);
+    arena_.blocks().uses.queue.append(due);
     pending_.collect([](stream_use &) { return true; },
-                     [&](const pending_block &b) { arena_.complete_free(b.address); });
+                     [&](const pending_block &b) { arena_.blocks().complete_free(b.address); });
   }
 
   const std::uint64_t seed_;
@@ -221,11 +221,11 @@ TEST(arena_host_memory, random_requests_run_out_of_it) {
 TEST(arena_host_memory, a_block_whose_place_cannot_be_remembered_is_served) {
   const auto on_heap = std::make_unique<arena>(1, stream_ref(), starved_page);
   arena &a = *on_heap;
-  a.extents.add({device_address(starved_base), 64 * starved_page}, true);
+  a.extents().add({device_address(starved_base), 64 * starved_page}, true);
   const block_request r{4 * starved_page, allocation_granule, 0};
   const block_request other{2 * starved_page, allocation_granule, 0};
   // The other tables have room then.
-  EXPECT_EQ(a.free(reinterpret_cast<std::uintptr_t>(a.allocate(r))), arena::free_outcome::done);
+  EXPECT_EQ(a.free(reinterpret_cast<std::uintptr_t>(a.allocate(r))), free_outcome::done);
   a.set_repeats(true);
   for (const block_request &one : {r, other}) {
     void *block = nullptr;
@@ -235,11 +235,11 @@ TEST(arena_host_memory, a_block_whose_place_cannot_be_remembered_is_served) {
       EXPECT_TRUE(failing.happened());
     }
     ASSERT_NE(block, nullptr);
-    EXPECT_EQ(a.free(reinterpret_cast<std::uintptr_t>(block)), arena::free_outcome::done);
+    EXPECT_EQ(a.free(reinterpret_cast<std::uintptr_t>(block)), free_outcome::done);
   }
   void *const block = a.allocate(r);
   EXPECT_NE(block, nullptr);
-  EXPECT_EQ(a.extents.find_inconsistency(), "");
+  EXPECT_EQ(a.extents().find_inconsistency(), "");
 }
 
 }  // namespace

@@ -20,29 +20,29 @@ std::uint64_t value_of(const void *block) {
 class arena_places : public ::testing::Test {
  protected:
   arena_places() {
-    arena_.extents.add({device_address(arena_base), 64 * arena_page});
+    arena_.extents().add({device_address(arena_base), 64 * arena_page});
     arena_.set_repeats(true);
     grow(1);
     void *const block = grow(8);
     remembered_ = value_of(block);
     free(block);
-    arena_.flush();
-    EXPECT_EQ(arena_.extents.take_pages(8, taken_), 8u);
+    arena_.blocks().flush();
+    EXPECT_EQ(arena_.extents().take_pages(8, taken_), 8u);
     EXPECT_EQ(taken_.size(), 1u);
     EXPECT_EQ(taken_.front()->begin, remembered_);
   }
-  ~arena_places() override { EXPECT_EQ(arena_.extents.find_inconsistency(), ""); }
+  ~arena_places() override { EXPECT_EQ(arena_.extents().find_inconsistency(), ""); }
 
   static block_request pages(std::size_t n) { return {n * arena_page, allocation_granule, 0}; }
-  void *grow(std::size_t n) STILLMAP_REQUIRES(arena_.lock) {
+  void *grow(std::size_t n) STILLMAP_REQUIRES(arena_.lock()) {
     EXPECT_EQ(arena_.allocate(pages(n)), nullptr);
     const auto place =
-        arena_.extents.carve(n * arena_page, allocation_granule, extent_map::search::quick);
+        arena_.extents().carve(n * arena_page, allocation_granule, extent_map::search::quick);
     EXPECT_TRUE(place);
-    return arena_.enter(arena_.extents.commit(*place), pages(n));
+    return arena_.blocks().enter(arena_.extents().commit(*place), pages(n));
   }
-  void free(void *block) STILLMAP_REQUIRES(arena_.lock) {
-    EXPECT_EQ(arena_.free(value_of(block)), arena::free_outcome::done);
+  void free(void *block) STILLMAP_REQUIRES(arena_.lock()) {
+    EXPECT_EQ(arena_.free(value_of(block)), free_outcome::done);
   }
 
   arena arena_{1, {}, arena_page};
@@ -51,8 +51,8 @@ class arena_places : public ::testing::Test {
 };
 
 TEST_F(arena_places, a_place_is_used_again_after_its_addresses_got_pages) {
-  const lock_guard lock(arena_.lock);
-  arena_.extents.unmapped(taken_.front());
+  const lock_guard lock(arena_.lock());
+  arena_.extents().unmapped(taken_.front());
   EXPECT_EQ(arena_.allocate(pages(8)), nullptr) << "the place has no pages";
   void *const front = grow(5), *const back = grow(3);
   ASSERT_EQ(value_of(front), remembered_);
@@ -63,16 +63,16 @@ TEST_F(arena_places, a_place_is_used_again_after_its_addresses_got_pages) {
 }
 
 TEST_F(arena_places, a_place_is_used_again_after_its_pages_were_put_back) {
-  const lock_guard lock(arena_.lock);
+  const lock_guard lock(arena_.lock());
   EXPECT_EQ(arena_.allocate(pages(8)), nullptr) << "the place has no pages";
-  arena_.extents.put_back(taken_.front());
+  arena_.extents().put_back(taken_.front());
   EXPECT_EQ(value_of(arena_.allocate(pages(8))), remembered_);
 }
 
 // In each state the request goes where it went in that state, whatever else is free.
 TEST_F(arena_places, a_request_goes_where_it_went_with_the_same_blocks) {
-  const lock_guard lock(arena_.lock);
-  arena_.extents.put_back(taken_.front());
+  const lock_guard lock(arena_.lock());
+  arena_.extents().put_back(taken_.front());
   void *const first = arena_.allocate(pages(4));
   void *const second = arena_.allocate(pages(4));
   ASSERT_EQ(value_of(first), remembered_);
@@ -86,8 +86,8 @@ TEST_F(arena_places, a_request_goes_where_it_went_with_the_same_blocks) {
 
 // What is freed stays whole for the next request of its size that nothing is remembered for.
 TEST_F(arena_places, a_cached_block_of_the_size_comes_before_other_free_memory) {
-  const lock_guard lock(arena_.lock);
-  arena_.extents.put_back(taken_.front());
+  const lock_guard lock(arena_.lock());
+  arena_.extents().put_back(taken_.front());
   void *const large = arena_.allocate(pages(5));
   void *const small = arena_.allocate(pages(2));
   free(large);
@@ -101,43 +101,43 @@ TEST(arena_recall, pages_come_back_from_two_adjacent_reservations) {
   // On the heap: GCC's address sanitizer misaligns an object of 64-byte alignment on the stack.
   const auto on_heap = std::make_unique<arena>(1, stream_ref(), arena_page);
   arena &a = *on_heap;
-  const lock_guard lock(a.lock);
-  a.extents.add({device_address(arena_base), arena_page});
-  a.extents.add({device_address(arena_base + arena_page), arena_page});
+  const lock_guard lock(a.lock());
+  a.extents().add({device_address(arena_base), arena_page});
+  a.extents().add({device_address(arena_base + arena_page), arena_page});
   const std::uint64_t placement = arena_base + 16 * arena_page;
-  a.extents.add({device_address(placement), 2 * arena_page});
+  a.extents().add({device_address(placement), 2 * arena_page});
   a.set_repeats(true);
   const auto request = [](std::size_t n) {
     return block_request{n * arena_page, allocation_granule, 0};
   };
-  const auto carve = [&](std::size_t n) STILLMAP_REQUIRES(a.lock) {
+  const auto carve = [&](std::size_t n) STILLMAP_REQUIRES(a.lock()) {
     const auto place =
-        a.extents.carve(n * arena_page, allocation_granule, extent_map::search::quick);
+        a.extents().carve(n * arena_page, allocation_granule, extent_map::search::quick);
     EXPECT_TRUE(place);
     return *place;
   };
   ASSERT_EQ(a.allocate(request(2)), nullptr);
-  ASSERT_EQ(value_of(a.enter(a.extents.commit(carve(2)), request(2))), placement);
-  ASSERT_EQ(a.free(placement), arena::free_outcome::done);
-  a.flush();
+  ASSERT_EQ(value_of(a.blocks().enter(a.extents().commit(carve(2)), request(2))), placement);
+  ASSERT_EQ(a.free(placement), free_outcome::done);
+  a.blocks().flush();
   const extent_map::carved_extent places[] = {carve(1), carve(1)};
   std::vector<std::uint64_t> moved;
   for (int i = 0; i < 2; ++i) {
     std::vector<extent *> taken;
-    ASSERT_EQ(a.extents.take_pages(1, taken), 1u);
+    ASSERT_EQ(a.extents().take_pages(1, taken), 1u);
     const auto &to = places[taken.front()->begin == placement ? 0 : 1];
-    a.extents.expect_aliases(1);
-    a.extents.add_alias(taken.front(), to.missing.begin.value(), a.extents);
-    moved.push_back(value_of(a.enter(a.extents.commit(to), request(1))));
+    a.extents().expect_aliases(1);
+    a.extents().add_alias(taken.front(), to.missing.begin.value(), a.extents());
+    moved.push_back(value_of(a.blocks().enter(a.extents().commit(to), request(1))));
   }
-  EXPECT_EQ(a.extents.aliased_bytes(), 2 * arena_page);
+  EXPECT_EQ(a.extents().aliased_bytes(), 2 * arena_page);
   EXPECT_EQ(a.allocate(request(2)), nullptr) << "its pages are in use";
-  for (const std::uint64_t at : moved) EXPECT_EQ(a.free(at), arena::free_outcome::done);
-  a.flush();
+  for (const std::uint64_t at : moved) EXPECT_EQ(a.free(at), free_outcome::done);
+  a.blocks().flush();
   EXPECT_EQ(value_of(a.allocate(request(2))), placement);
-  EXPECT_EQ(a.extents.find_inconsistency(), "");
-  EXPECT_EQ(a.extents.aliased_bytes(), 2 * arena_page) << "now the other addresses are";
-  EXPECT_EQ(a.extents.free_bytes(), 0u);
+  EXPECT_EQ(a.extents().find_inconsistency(), "");
+  EXPECT_EQ(a.extents().aliased_bytes(), 2 * arena_page) << "now the other addresses are";
+  EXPECT_EQ(a.extents().free_bytes(), 0u);
 }
 
 }  // namespace

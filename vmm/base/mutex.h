@@ -36,6 +36,8 @@
 #define STILLMAP_ACQUIRE(...) STILLMAP_THREAD_ATTRIBUTE(acquire_capability(__VA_ARGS__))
 #define STILLMAP_TRY_ACQUIRE(...) STILLMAP_THREAD_ATTRIBUTE(try_acquire_capability(__VA_ARGS__))
 #define STILLMAP_RELEASE(...) STILLMAP_THREAD_ATTRIBUTE(release_capability(__VA_ARGS__))
+// A function that returns the mutex.
+#define STILLMAP_RETURN_CAPABILITY(x) STILLMAP_THREAD_ATTRIBUTE(lock_returned(x))
 // A function after which the analysis takes the mutex as held.
 #define STILLMAP_ASSERT_CAPABILITY(x) STILLMAP_THREAD_ATTRIBUTE(assert_capability(x))
 // Where the analysis cannot follow. Always with the reason.
