@@ -46,7 +46,7 @@ result<void *> allocator_core::allocate_refused(std::size_t bytes, stream_ref s,
   bool searched = false;
   {
     const lock_guard lock(refused.lock(), std::adopt_lock);
-    searched = refused.stream() == s && refused.searches_before_reclaim();
+    searched = refused.serving().stream == s && refused.searches_before_reclaim();
     if (searched) {
       auto block =
           with_host_memory(allocating, [&]() STILLMAP_REQUIRES(refused.lock()) -> result<void *> {
@@ -90,7 +90,8 @@ result<void *> allocator_core::serve(std::size_t bytes, stream_ref named,
   if (a != nullptr) {
     const lock_guard lock(a->lock());
     pending = a->blocks().counters().pending_free != 0;
-    if (a->stream() == s && !searched && a->searches_before_reclaim()) block = a->allocate(r);
+    if (a->serving().stream == s && !searched && a->searches_before_reclaim())
+      block = a->allocate(r);
   }
   if (*block == nullptr) block = growth_.grow(s, r, pending);
   if (block && options.zero) {
@@ -110,8 +111,9 @@ status allocator_core::free_slow(void *block, std::optional<stream_ref> last_use
     const status begun = with_host_memory("caching_allocator::free", [&]() -> status {
       if (last_used_on) last_used_on = thread_stream::key_of(*last_used_on);
       const lock_guard lock(a->lock());
-      if (!last_used_on || a->serves(*last_used_on) || a->record_use(address, *last_used_on)) {
-        outcome = a->free(address);
+      if (!last_used_on || a->serving().serves(*last_used_on) ||
+          a->record_use(address, *last_used_on)) {
+        outcome = a->blocks().free(address);
       }
       if (outcome == free_outcome::needs_event) pending = &a->blocks().defer_free(address);
       return {};

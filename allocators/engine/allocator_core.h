@@ -42,7 +42,7 @@ class allocator_core {
       if (arena *const a = heap_.streams.of(s)) [[likely]] {
         const block_request r = request_for(bytes, allocation_granule);
         a->lock().lock();
-        void *const block = a->stream() == s ? a->reuse(r) : nullptr;
+        void *const block = a->serving().stream == s ? a->blocks().reuse(r) : nullptr;
         if (block == nullptr) [[unlikely]]
           return allocate_refused(bytes, s, options, *a);
         a->lock().unlock();
@@ -61,7 +61,8 @@ class allocator_core {
         free_outcome outcome = free_outcome::needs_event;
         {
           const lock_guard lock(a->lock());
-          if (!last_used_on || a->serves(*last_used_on)) outcome = a->free(address);
+          if (!last_used_on || a->serving().serves(*last_used_on))
+            outcome = a->blocks().free(address);
         }
         if (outcome == free_outcome::done) [[likely]]
           return success();

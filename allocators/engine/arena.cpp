@@ -45,7 +45,7 @@ void *arena::allocate_at_remembered(const block_request &r) {
 
 bool arena::record_use(std::uint64_t address, stream_ref other) {
   if (blocks_.usable_size(address) == 0) return false;
-  if (!serves(other)) blocks_.record_use(address, other);
+  if (!served_.serves(other)) blocks_.record_use(address, other);
   return true;
 }
 
@@ -169,33 +169,13 @@ std::vector<page_recall> arena::find_lent(const block_request &r, const held_are
   return out;
 }
 
-void arena::take_lent(std::vector<page_recall> &pages, const all_arena_locks &held) {
-  for (const page_recall &p : pages) {
-    held.assume_held(*p.in);
-    p.in->blocks_.extents.expect_recalls(pages.size());
-  }
-  for (page_recall &p : pages) {
-    held.assume_held(*p.in);
-    p.in->blocks_.evict(p.owner, p.owner + p.bytes);
-    p.at = p.in->blocks_.extents.set_aside(
-        {device_address(p.owner), static_cast<std::size_t>(p.bytes)});
-  }
-}
-
-void arena::put_back_lent(const std::vector<page_recall> &pages, const all_arena_locks &held) {
-  for (const page_recall &p : pages) {
-    held.assume_held(*p.in);
-    p.in->blocks_.extents.put_back(p.at);
-  }
-}
-
 void arena::recall_lent(const std::vector<page_recall> &pages, const all_arena_locks &held) {
   held.assume_held(*this);
   blocks_.extents.expect_recalls(pages.size());
   for (const page_recall &p : pages) {
     held.assume_held(*p.in);
     blocks_.extents.recall_from(p.in->blocks_.extents, p.at, p.alias);
-    blocks_.count_recalled(static_cast<std::size_t>(p.bytes) / blocks_.extents.page_bytes());
+    blocks_.counters().recalled += p.bytes / blocks_.extents.page_bytes();
   }
   notify_recalled(pages);
 }

@@ -58,14 +58,10 @@ class arena {
 
   // ---- requests ----
 
-  // The fast path of allocate(): block_store::reuse.
-  [[gnu::always_inline]] void *reuse(const block_request &r) noexcept STILLMAP_REQUIRES(lock_) {
-    return blocks_.reuse(r);
-  }
   // Allocates from committed memory, with a search of bounded length; nullptr where none fits. May
   // run out of host memory, which it needs only when there are more blocks than ever before.
   void *allocate(const block_request &r) STILLMAP_REQUIRES(lock_);
-  // The same for a request that reuse() has just refused, under the same lock.
+  // The same for a request that block_store::reuse() has just refused, under the same lock.
   void *allocate_not_reused(const block_request &r) STILLMAP_REQUIRES(lock_);
   // Flushes, then allocates with a search of all free memory of the zones. `whole`: do not use a slab.
   // May run out.
@@ -73,10 +69,6 @@ class arena {
       STILLMAP_REQUIRES(lock_);
   // Allocates at the remembered place. May run out.
   void *allocate_at_remembered(const block_request &r) STILLMAP_REQUIRES(lock_);
-  [[gnu::always_inline]] free_outcome free(std::uint64_t address) noexcept
-      STILLMAP_REQUIRES(lock_) {
-    return blocks_.free(address);
-  }
   // Records that `other` uses the block too. False: no allocated block begins there. May run out.
   bool record_use(std::uint64_t address, stream_ref other) STILLMAP_REQUIRES(lock_);
 
@@ -117,10 +109,7 @@ class arena {
   // The lent pages that the remembered place of `r` needs: they are free or cached where they are. Empty: it
   // needs none. May run out.
   std::vector<page_recall> find_lent(const block_request &r, const held_arenas &others);
-  // Sets them aside. May run out.
-  static void take_lent(std::vector<page_recall> &pages, const all_arena_locks &held);
-  static void put_back_lent(const std::vector<page_recall> &pages, const all_arena_locks &held);
-  // They are free here, and aliased where they were. May run out, and then changes nothing.
+  // Once they are set aside: they are free here, and aliased where they were. May run out, and then changes nothing.
   void recall_lent(const std::vector<page_recall> &pages, const all_arena_locks &held);
 
   // ---- whom it serves ----
@@ -144,10 +133,7 @@ class arena {
     const lock_guard held(lock_);
     served_ = now;
   }
-  stream_ref stream() const STILLMAP_REQUIRES(lock_) { return served_.stream; }
-  std::uint64_t pool() const STILLMAP_REQUIRES(lock_) { return served_.pool; }
-  bool pinned() const STILLMAP_REQUIRES(lock_) { return served_.pinned; }
-  bool serves(stream_ref s) const STILLMAP_REQUIRES(lock_) { return served_.serves(s); }
+  const service &serving() const STILLMAP_REQUIRES(lock_) { return served_; }
 
   std::size_t host_bytes() const STILLMAP_REQUIRES(lock_) {
     return sizeof(*this) + blocks_.host_bytes() + pattern_.host_bytes();

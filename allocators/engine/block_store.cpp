@@ -3,16 +3,6 @@
 #include <new>
 
 namespace stillmap {
-namespace {
-
-heap_part part_of(extent_state state) {
-  constexpr heap_part parts[] = {heap_part::uncommitted, heap_part::free, heap_part::live,
-                                 heap_part::unmapping, heap_part::aliased};
-  return parts[static_cast<std::size_t>(state)];
-}
-
-}  // namespace
-
 // ---- entering ----
 
 void block_store::enter_in_table_or_release(extent &s) {
@@ -148,12 +138,12 @@ pending_block &block_store::defer_free(std::uint64_t address) {
   const block_ref block = table_.find(address);
   if (block.in_slab()) {
     slab &s = *block.as_slab();
-    count_free(s.block_bytes, s.slack[block.index()]);
+    counters_.count_free(s.block_bytes, s.slack[block.index()]);
     counters_.pending_free += s.block_bytes;
   } else {
     extent &s = *block.as_extent();
     s.allocated = false;
-    count_free(s.bytes, s.slack);
+    counters_.count_free(s.bytes, s.slack);
     counters_.pending_free += s.bytes;
   }
   return uses.defer(address);
@@ -187,63 +177,6 @@ std::size_t block_store::usable_size(std::uint64_t address) const {
   }
   const slab &s = *block.as_slab();
   return s.is_free(block.index()) || uses.is_deferred(address) ? 0 : s.block_bytes;
-}
-
-block_facts block_store::facts_of(std::uint64_t address) const {
-  block_facts out;
-  out.usable = usable_size(address);
-  if (out.usable == 0) return out;
-  const block_ref block = table_.find(address);
-  if (block.in_slab()) {
-    const slab &s = *block.as_slab();
-    const unsigned place = block.index();
-    out.requested = out.usable - s.slack[place];
-    out.cross_stream = (s.cross_stream[place / 64] >> (place % 64) & 1) != 0;
-  } else {
-    out.requested = out.usable - block.as_extent()->slack;
-    out.cross_stream = block.as_extent()->cross_stream;
-  }
-  return out;
-}
-
-std::size_t block_store::pending_bytes(std::uint64_t address) const {
-  const block_ref block = table_.find(address);
-  return block.in_slab() ? block.as_slab()->block_bytes
-                         : static_cast<std::size_t>(block.as_extent()->bytes);
-}
-
-void block_store::describe(std::vector<heap_extent> &out) const {
-  extents.each([&](const extent &s) {
-    heap_extent whole;
-    whole.range = s.range();
-    whole.part = s.cached ? heap_part::cached : part_of(s.state);
-    if (s.allocated) whole.requested = static_cast<std::size_t>(s.bytes) - s.slack;
-    if (s.state != extent_state::live || s.cached || s.allocated) {
-      out.push_back(whole);
-      return;
-    }
-    const block_ref first = table_.find(s.begin);
-    if (!first || !first.in_slab()) {  // freed, waiting for other streams
-      whole.part = heap_part::pending_free;
-      out.push_back(whole);
-      return;
-    }
-    const slab &of = *first.as_slab();
-    for (unsigned place = 0; place < of.block_count; ++place) {  // no remainder: slab::blocks_in
-      heap_extent piece;
-      piece.range = {device_address(of.address(place)), of.block_bytes};
-      piece.in_slab = true;
-      if (of.is_free(place)) {
-        piece.part = heap_part::cached;
-      } else if (uses.is_deferred(of.address(place))) {
-        piece.part = heap_part::pending_free;
-      } else {
-        piece.part = heap_part::live;
-        piece.requested = of.block_bytes - of.slack[place];
-      }
-      out.push_back(piece);
-    }
-  });
 }
 
 }  // namespace stillmap

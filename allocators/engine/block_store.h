@@ -16,7 +16,6 @@
 #include "stillmap/allocators/engine/loop_memory.h"
 #include "stillmap/allocators/engine/shared_pages.h"
 #include "stillmap/allocators/engine/slab_store.h"
-#include "stillmap/allocators/heap_map.h"
 #include "stillmap/vmm/stream.h"
 
 namespace stillmap {
@@ -35,12 +34,17 @@ struct block_counters {
   std::uint64_t recalled = 0;  // pages that returned to an address without a driver call
 
   std::uint64_t blocks() const { return allocations - frees; }
-};
-
-struct block_facts {
-  std::size_t usable = 0;  // 0: not allocated
-  std::size_t requested = 0;
-  bool cross_stream = false;
+  void count_allocation(std::uint64_t bytes, std::uint16_t rounding) {
+    live += bytes;
+    if (live > live_peak) live_peak = live;
+    slack += rounding;
+    ++allocations;
+  }
+  void count_free(std::uint64_t bytes, std::uint16_t rounding) {
+    live -= bytes;
+    slack -= rounding;
+    ++frees;
+  }
 };
 
 // Threads: externally synchronised. Functions that say so may run out of host memory, and then change nothing. The
@@ -83,7 +87,7 @@ class block_store {
     extent &s = *last;
     if (!s.allocated) return free_outcome::not_ours;
     if (s.cross_stream) return free_outcome::needs_event;
-    count_free(s.bytes, s.slack);
+    counters_.count_free(s.bytes, s.slack);
     cache(s);
     return free_outcome::done;
   }
@@ -119,7 +123,6 @@ class block_store {
   void flush();
   bool has_cached() const { return cache_.bytes() != 0 || empty_slabs_; }
   std::uint64_t cached_bytes() const { return cache_.bytes(); }
-  static bool is_unused(const extent &s) { return s.state == extent_state::free || s.cached; }
 
   // ---- blocks that other streams use ----
 
@@ -145,13 +148,10 @@ class block_store {
   // ---- figures ----
 
   const block_counters &counters() const { return counters_; }
-  void count_recalled(std::size_t pages) { counters_.recalled += pages; }
-  void reset_peak() { counters_.live_peak = counters_.live; }
+  block_counters &counters() { return counters_; }
+  // The extent or slab that an allocated block is in, or a pending or cached one.
+  block_ref find(std::uint64_t address) const { return table_.find(address); }
   std::size_t usable_size(std::uint64_t address) const;  // 0: not allocated
-  block_facts facts_of(std::uint64_t address) const;
-  std::size_t pending_bytes(std::uint64_t address) const;  // of a pending block
-  // Appends each extent, or for a slab each of its blocks. May run out.
-  void describe(std::vector<heap_extent> &out) const;
   std::size_t host_bytes() const {
     return extents.host_bytes() + table_.host_bytes() + loop_.host_bytes() + slabs_.host_bytes();
   }
@@ -163,11 +163,11 @@ class block_store {
     last_ = &s;
     s.allocated = true;
     s.slack = r.slack;
-    count_allocation(r.bytes, r.slack);
+    counters_.count_allocation(r.bytes, r.slack);
     return device_address(s.begin).pointer();
   }
   void *allocate_in(slab &s, const block_request &r) {
-    count_allocation(r.bytes, r.slack);
+    counters_.count_allocation(r.bytes, r.slack);
     return device_address(slabs_.acquire(s, r.slack)).pointer();
   }
   // Whether a request goes to this empty slab: it is not cached, or it is what comes next in the loop.
@@ -184,7 +184,7 @@ class block_store {
       return uses.is_deferred(s.address(place)) ? free_outcome::not_ours
                                                 : free_outcome::needs_event;
     }
-    count_free(s.block_bytes, s.slack[place]);
+    counters_.count_free(s.block_bytes, s.slack[place]);
     return_to_slab(s, place);
     return free_outcome::done;
   }
@@ -215,17 +215,6 @@ class block_store {
   void begin_use(extent &s, bool remembered) {
     if (remembered && repeats_) loop_.remember(s);
     loop_.add(s);
-  }
-  void count_allocation(std::uint64_t bytes, std::uint16_t slack) {
-    counters_.live += bytes;
-    if (counters_.live > counters_.live_peak) counters_.live_peak = counters_.live;
-    counters_.slack += slack;
-    ++counters_.allocations;
-  }
-  void count_free(std::uint64_t bytes, std::uint16_t slack) {
-    counters_.live -= bytes;
-    counters_.slack -= slack;
-    ++counters_.frees;
   }
   extent *release(extent &s);
   void leave_table(extent &s);

@@ -10,7 +10,7 @@ namespace stillmap {
 namespace {
 
 bool all_unused(const extent *first, std::uint64_t end) {
-  for (const extent *s = first; s != nullptr && block_store::is_unused(*s); s = s->next) {
+  for (const extent *s = first; s != nullptr && s->is_unused(); s = s->next) {
     if (end <= s->end()) return true;
   }
   return false;
@@ -32,7 +32,7 @@ availability claim::examine(block_store &of, const extent *first, std::uint64_t 
           examine_aliased(of, std::max(low, s->begin), std::min(high, s->end()), place, others);
       if (now == availability::in_use) return now;
       worst = std::max(worst, now);
-    } else if (!block_store::is_unused(*s)) {
+    } else if (!s->is_unused()) {
       return availability::in_use;
     }
     if (end <= s->end()) return worst;
@@ -54,7 +54,7 @@ availability claim::examine_aliased(block_store &of, std::uint64_t at, std::uint
       in = others->addresses.at(owner);
       if (in == nullptr) return availability::in_use;
       others->held.assume_held(*in);
-      if (in->pinned()) return availability::in_use;
+      if (in->serving().pinned) return availability::in_use;
       there = &in->blocks();
     }
     const extent_map::run run = extents.next_run(
@@ -90,7 +90,7 @@ extent *claim::perform_recalls(block_store &of, extent *first, std::uint64_t beg
     const std::size_t pages = static_cast<std::size_t>(r.bytes) / of.extents.page_bytes();
     last = of.extents.recall(r.alias, pages, last, r.at);
     if (!first->contains(begin)) first = last;
-    of.count_recalled(pages);
+    of.counters().recalled += pages;
   }
   return of.extents.at(begin, first);
 }

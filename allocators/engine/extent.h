@@ -54,6 +54,8 @@ struct alignas(64) extent {
   slab *blocks = nullptr;                   // the slab that divides it, also while it is cached
 
   std::uint64_t end() const { return begin + bytes; }
+  // Memory that no block holds.
+  bool is_unused() const { return state == extent_state::free || cached; }
   bool contains(std::uint64_t address) const { return address - begin < bytes; }
   virtual_range range() const { return {device_address(begin), static_cast<std::size_t>(bytes)}; }
 };

@@ -155,7 +155,8 @@ bool graph_pools::is_reusable(arena &a) {
   {
     const lock_guard lock(a.lock());
     const block_counters &n = a.blocks().counters();
-    if (a.pool() == 0 || a.pinned() || n.blocks() != 0 || n.pending_free != 0) return false;
+    if (a.serving().pool == 0 || a.serving().pinned || n.blocks() != 0 || n.pending_free != 0)
+      return false;
     if (a.extents().aliased_bytes() != 0) return false;
     committed = a.extents().committed_bytes() != 0;
   }

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "stillmap/allocators/engine/block_report.h"
 #include "stillmap/allocators/engine/thread_stream.h"
 
 namespace stillmap {
@@ -54,8 +55,8 @@ void heap_observers::free_requested(const arena &a, void *block,
   stream_ref stream;
   {
     const lock_guard lock(a.lock());
-    known = a.blocks().facts_of(address);
-    stream = a.stream();
+    known = facts_of(a.blocks(), address);
+    stream = a.serving().stream;
   }
   if (known.usable == 0) return;
   history_event e{.action = history_action::free_requested,
@@ -71,12 +72,12 @@ void heap_observers::free_requested(const arena &a, void *block,
 
 void heap_observers::free_completed(const arena &a, std::uint64_t address) {
   if (!enabled()) return;
-  const std::size_t bytes = a.blocks().pending_bytes(address);
+  const std::size_t bytes = pending_bytes(a.blocks(), address);
   history.push({.action = history_action::free_completed,
                 .address = address,
                 .bytes = bytes,
                 .usable = bytes,
-                .stream = thread_stream::reported(a.stream())});
+                .stream = thread_stream::reported(a.serving().stream)});
 }
 
 void heap_observers::iteration_began() const {

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "stillmap/allocators/engine/arena_locks.h"
+#include "stillmap/allocators/engine/block_report.h"
 #include "stillmap/allocators/engine/thread_stream.h"
 
 namespace stillmap {
@@ -13,8 +14,8 @@ arena_stats figures_of(const arena &a) STILLMAP_REQUIRES(a.lock()) {
   const block_counters &n = a.blocks().counters();
   arena_stats out;
   out.id = a.id;
-  out.pool = a.pool();
-  out.stream = thread_stream::reported(a.stream());
+  out.pool = a.serving().pool;
+  out.stream = thread_stream::reported(a.serving().stream);
   out.live = static_cast<std::size_t>(n.live);
   out.live_peak = static_cast<std::size_t>(n.live_peak);
   out.requested = static_cast<std::size_t>(n.live - n.slack);
@@ -103,7 +104,8 @@ void reset_peaks(heap &h) {
   const growth_lock growing(h.growth_mutex);
   for (const auto &a : h.arenas) {
     const lock_guard lock(a->lock());
-    a->blocks().reset_peak();
+    block_counters &n = a->blocks().counters();
+    n.live_peak = n.live;
   }
   h.counters.reported_live_peak = h.counters.reported_committed_peak = 0;
 }
@@ -116,10 +118,10 @@ heap_map map_of(heap &h) {
     const lock_guard lock(a->lock());
     heap_map::arena &drawn = out.arenas.emplace_back();
     drawn.id = a->id;
-    drawn.pool = a->pool();
-    drawn.stream = thread_stream::reported(a->stream());
+    drawn.pool = a->serving().pool;
+    drawn.stream = thread_stream::reported(a->serving().stream);
     a->extents().each_reservation([&](const virtual_range &r) { drawn.reserved.push_back(r); });
-    a->blocks().describe(drawn.extents);
+    describe(a->blocks(), drawn.extents);
     sort_by_address(drawn);
   }
   if (h.observers.enabled()) h.observers.history.push({});
@@ -134,7 +136,7 @@ release_report report_release(const heap &h, memory_source &source, std::size_t 
     const lock_guard lock(a->lock());
     const arena_stats n = figures_of(*a);
     const std::size_t free = n.free_whole_pages + n.page_edges + n.cached;
-    if (a->pinned()) {
+    if (a->serving().pinned) {
       out.private_pools += free + n.pending_free;
     } else if (std::find(giving.begin(), giving.end(), a.get()) == giving.end()) {
       out.capturing += free + n.pending_free;

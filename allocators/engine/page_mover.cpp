@@ -10,6 +10,29 @@
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
+namespace {
+
+// Sets lent pages aside where they are. May run out, and then changes nothing.
+void take_lent(std::vector<page_recall> &pages, const all_arena_locks &held) {
+  for (const page_recall &p : pages) {
+    held.assume_held(*p.in);
+    p.in->extents().expect_recalls(pages.size());
+  }
+  for (page_recall &p : pages) {
+    held.assume_held(*p.in);
+    p.in->blocks().evict(p.owner, p.owner + p.bytes);
+    p.at = p.in->extents().set_aside({device_address(p.owner), static_cast<std::size_t>(p.bytes)});
+  }
+}
+
+void put_back_lent(const std::vector<page_recall> &pages, const all_arena_locks &held) {
+  for (const page_recall &p : pages) {
+    held.assume_held(*p.in);
+    p.in->extents().put_back(p.at);
+  }
+}
+
+}  // namespace
 
 bool page_mover::drop_aliases(arena &a) {
   {
@@ -42,7 +65,7 @@ void page_mover::drop_aliases_if_many(arena &a) {
 
 bool page_mover::gives_pages(arena &a) const {
   const lock_guard lock(a.lock());
-  return !a.pinned() &&
+  return !a.serving().pinned &&
          (a.extents().free_pages() != 0 || a.blocks().cached_bytes() >= heap_.page_bytes);
 }
 
@@ -169,11 +192,11 @@ void page_mover::return_lent(arena &a, const block_request &r) {
     const all_arena_locks held(heap_.arenas);
     pages = a.find_lent(r, {heap_.addresses, held});
     if (pages.empty()) return;
-    arena::take_lent(pages, held);
+    take_lent(pages, held);
   }
   const auto put_back = [&]() STILLMAP_REQUIRES(growth) {
     const all_arena_locks held(heap_.arenas);
-    arena::put_back_lent(pages, held);
+    put_back_lent(pages, held);
   };
   try {
     const stream_ref user = thread_stream::handle_of(a.served().stream);

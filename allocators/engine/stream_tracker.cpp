@@ -66,7 +66,7 @@ bool stream_tracker::knows(stream_ref s) {
                      [&](const std::shared_ptr<arena> &a) STILLMAP_REQUIRES(growth) {
                        if (heap_.returns_of(*a).pending.has_uses_on(s)) return true;
                        const lock_guard lock(a->lock());
-                       return a->serves(s) || a->blocks().uses.has_uses_on(s);
+                       return a->serving().serves(s) || a->blocks().uses.has_uses_on(s);
                      });
 }
 

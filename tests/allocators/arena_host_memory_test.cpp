@@ -172,7 +172,7 @@ class starved_arena {
     if (blocks_.empty()) return;
     const std::uint64_t at = any_block();
     const fail_host_allocation failing(0, true);
-    const free_outcome outcome = arena_.free(at);
+    const free_outcome outcome = arena_.blocks().free(at);
     EXPECT_NE(outcome, free_outcome::not_ours);
     if (outcome == free_outcome::needs_event) {
       arena_.blocks().uses.queue.push_back(arena_.blocks().defer_free(at));
@@ -225,7 +225,7 @@ TEST(arena_host_memory, a_block_whose_place_cannot_be_remembered_is_served) {
   const block_request r{4 * starved_page, allocation_granule, 0};
   const block_request other{2 * starved_page, allocation_granule, 0};
   // The other tables have room then.
-  EXPECT_EQ(a.free(reinterpret_cast<std::uintptr_t>(a.allocate(r))), free_outcome::done);
+  EXPECT_EQ(a.blocks().free(reinterpret_cast<std::uintptr_t>(a.allocate(r))), free_outcome::done);
   a.set_repeats(true);
   for (const block_request &one : {r, other}) {
     void *block = nullptr;
@@ -235,7 +235,7 @@ TEST(arena_host_memory, a_block_whose_place_cannot_be_remembered_is_served) {
       EXPECT_TRUE(failing.happened());
     }
     ASSERT_NE(block, nullptr);
-    EXPECT_EQ(a.free(reinterpret_cast<std::uintptr_t>(block)), free_outcome::done);
+    EXPECT_EQ(a.blocks().free(reinterpret_cast<std::uintptr_t>(block)), free_outcome::done);
   }
   void *const block = a.allocate(r);
   EXPECT_NE(block, nullptr);

@@ -42,7 +42,7 @@ class arena_places : public ::testing::Test {
     return arena_.blocks().enter(arena_.extents().commit(*place), pages(n));
   }
   void free(void *block) STILLMAP_REQUIRES(arena_.lock()) {
-    EXPECT_EQ(arena_.free(value_of(block)), free_outcome::done);
+    EXPECT_EQ(arena_.blocks().free(value_of(block)), free_outcome::done);
   }
 
   arena arena_{1, {}, arena_page};
@@ -118,7 +118,7 @@ TEST(arena_recall, pages_come_back_from_two_adjacent_reservations) {
   };
   ASSERT_EQ(a.allocate(request(2)), nullptr);
   ASSERT_EQ(value_of(a.blocks().enter(a.extents().commit(carve(2)), request(2))), placement);
-  ASSERT_EQ(a.free(placement), free_outcome::done);
+  ASSERT_EQ(a.blocks().free(placement), free_outcome::done);
   a.blocks().flush();
   const extent_map::carved_extent places[] = {carve(1), carve(1)};
   std::vector<std::uint64_t> moved;
@@ -132,7 +132,7 @@ TEST(arena_recall, pages_come_back_from_two_adjacent_reservations) {
   }
   EXPECT_EQ(a.extents().aliased_bytes(), 2 * arena_page);
   EXPECT_EQ(a.allocate(request(2)), nullptr) << "its pages are in use";
-  for (const std::uint64_t at : moved) EXPECT_EQ(a.free(at), free_outcome::done);
+  for (const std::uint64_t at : moved) EXPECT_EQ(a.blocks().free(at), free_outcome::done);
   a.blocks().flush();
   EXPECT_EQ(value_of(a.allocate(request(2))), placement);
   EXPECT_EQ(a.extents().find_inconsistency(), "");
