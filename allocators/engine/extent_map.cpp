@@ -308,7 +308,7 @@ extent_map::run extent_map::next_run(std::uint64_t alias, std::size_t n, std::ui
 
 extent *extent_map::recall(std::uint64_t alias, std::size_t n, extent *alias_hint,
                            extent *owner_hint) {
-  reserve_splits(4);
+  reserve_splits(splits_of_recall);
   const virtual_range used{device_address(owner_of(alias)), n * page_};
   return recall_from(*this, set_aside(used, owner_hint), alias, alias_hint);
 }

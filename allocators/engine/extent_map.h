@@ -75,7 +75,9 @@ class extent_map : public extent_set {
   // The `n` pages from `alias` on become free there, and aliased at their owner's address.
   // Requires: they lie in one aliased extent, and are free and consecutive at their owner's. After
   // expect_recalls, so many recalls and place_at need no host memory.
-  void expect_recalls(std::size_t recalls) { reserve_splits(4 * recalls + 2); }  // may run out
+  void expect_recalls(std::size_t recalls) {
+    reserve_splits(splits_of_recall * recalls + 2);
+  }  // may run out
   // Returns the free extent that the first page is part of now. The hints: see at().
   extent *recall(std::uint64_t alias, std::size_t n, extent *alias_hint = nullptr,
                  extent *owner_hint = nullptr);
@@ -95,6 +97,8 @@ class extent_map : public extent_set {
   std::string find_inconsistency(bool growing = false) const;
 
  private:
+  static constexpr std::size_t splits_of_recall = 4;  // two extents, each at both ends
+
   std::uint64_t alignment_of(std::uint64_t bytes, std::uint64_t asked) const;
   extent *best_fit(std::uint64_t bytes, std::uint64_t alignment, address_zone zone) const;
   std::optional<carved_extent> fit(const extent &uncommitted, std::uint64_t bytes,

@@ -17,8 +17,9 @@ namespace stillmap {
 // CUDA leaves it undefined what a call with a destroyed stream does. Its drivers answer with one of
 // these (seen with both: github.com/cupy/cupy/pull/4537).
 bool says_destroyed(const error &e) {
-  return e.code == std::error_code(400, cuda_category()) ||  // CUDA_ERROR_INVALID_HANDLE
-         e.code == std::error_code(709, cuda_category());    // CUDA_ERROR_CONTEXT_IS_DESTROYED
+  constexpr int invalid_handle = 400, context_is_destroyed = 709;  // CUresult
+  return e.code == std::error_code(invalid_handle, cuda_category()) ||
+         e.code == std::error_code(context_is_destroyed, cuda_category());
 }
 
 // ---- arenas of streams ----
