@@ -112,7 +112,7 @@ class starved_arena {
                 std::prev(above)->first + std::prev(above)->second <= at);
     blocks_[at] = r.bytes;
   }
-  // As allocator_core does: what is mapped is never in doubt.
+  // As page_source does: what is mapped is never in doubt.
   void *grow(const block_request &r, bool may_fail) {
     const block_request wanted = r.extent_request();
     const auto place =
