@@ -1,5 +1,5 @@
 // The implementation of caching_allocator: the fast path, and the parts that serve what it refuses. Internal.
-// docs/allocator.md#one-allocation-through-every-layer
+// docs/allocator.md#one-allocate-through-every-layer
 //
 // A thread whose request fits into memory that its stream has takes that arena's lock alone, and waits for no
 // driver call of another: growth has a lock of its own. Locks: heap.h

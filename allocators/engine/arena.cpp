@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "stillmap/allocators/engine/arena_locks.h"
 #include "stillmap/allocators/engine/thread_stream.h"
 
 namespace stillmap {
@@ -153,8 +152,7 @@ bool arena::wants_lent(const block_request &r) {
   return lent;
 }
 
-std::vector<page_recall> arena::find_lent(const block_request &r, const held_arenas &others) {
-  others.held.assume_held(*this);
+std::vector<page_recall> arena::find_lent(const block_request &r, const other_blocks &others) {
   std::vector<page_recall> out;
   const block_request wanted = r.extent_request();
   each_remembered(wanted, [&](std::uint64_t begin, const extent *first) STILLMAP_REQUIRES(lock_) {
@@ -169,12 +167,10 @@ std::vector<page_recall> arena::find_lent(const block_request &r, const held_are
   return out;
 }
 
-void arena::recall_lent(const std::vector<page_recall> &pages, const all_arena_locks &held) {
-  held.assume_held(*this);
+void arena::recall_lent(const std::vector<page_recall> &pages) {
   blocks_.extents.expect_recalls(pages.size());
   for (const page_recall &p : pages) {
-    held.assume_held(*p.in);
-    blocks_.extents.recall_from(p.in->blocks_.extents, p.at, p.alias);
+    blocks_.extents.recall_from(p.in->extents, p.at, p.alias);
     blocks_.counters().recalled += p.bytes / blocks_.extents.page_bytes();
   }
   notify_recalled(pages);

@@ -23,9 +23,6 @@
 
 namespace stillmap {
 
-class all_arena_locks;
-struct held_arenas;
-
 // Where a request looks for memory.
 enum class search_in : std::uint8_t {
   own_zone,   // that of its size
@@ -108,9 +105,10 @@ class arena {
   bool wants_lent(const block_request &r) STILLMAP_REQUIRES(lock_);
   // The lent pages that the remembered place of `r` needs: they are free or cached where they are. Empty: it
   // needs none. May run out.
-  std::vector<page_recall> find_lent(const block_request &r, const held_arenas &others);
+  std::vector<page_recall> find_lent(const block_request &r, const other_blocks &others)
+      STILLMAP_REQUIRES(lock_);
   // Once they are set aside: they are free here, and aliased where they were. May run out, and then changes nothing.
-  void recall_lent(const std::vector<page_recall> &pages, const all_arena_locks &held);
+  void recall_lent(const std::vector<page_recall> &pages) STILLMAP_REQUIRES(lock_);
 
   // ---- whom it serves ----
 

@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "stillmap/allocators/engine/address_directory.h"
 #include "stillmap/allocators/engine/arena.h"
 
 namespace stillmap {
@@ -52,12 +51,6 @@ class all_arena_locks {
 
  private:
   const arena_list &all_;
-};
-
-// All arenas, by their addresses, with their locks held.
-struct held_arenas {
-  const address_directory &addresses;
-  const all_arena_locks &held;
 };
 
 }  // namespace stillmap

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "stillmap/allocators/engine/arena.h"
-#include "stillmap/allocators/engine/arena_locks.h"
 #include "stillmap/allocators/engine/block_store.h"
 
 namespace stillmap {
@@ -19,7 +17,7 @@ bool all_unused(const extent *first, std::uint64_t end) {
 }  // namespace
 
 availability claim::examine(block_store &of, const extent *first, std::uint64_t begin,
-                            std::uint64_t end, const held_arenas *others) {
+                            std::uint64_t end, const other_blocks *others) {
   const std::uint64_t page = of.extents.page_bytes();
   const std::uint64_t low = begin & ~(page - 1), high = (end + page - 1) & ~(page - 1);
   const virtual_range place{device_address(low), static_cast<std::size_t>(high - low)};
@@ -43,30 +41,27 @@ availability claim::examine(block_store &of, const extent *first, std::uint64_t 
 // The same of aliased pages: each must be unused where it is, which is outside of the place, and no two may be
 // the same.
 availability claim::examine_aliased(block_store &of, std::uint64_t at, std::uint64_t last,
-                                    const virtual_range &place, const held_arenas *others) {
+                                    const virtual_range &place, const other_blocks *others) {
   extent_map &extents = of.extents;
   while (at < last) {
     const std::uint64_t owner = extents.owner_of(at);
-    arena *in = nullptr;
-    block_store *there = &of;
+    block_store *other = nullptr;
     if (!extents.contains(owner)) {
       if (others == nullptr) return availability::lent;
-      in = others->addresses.at(owner);
-      if (in == nullptr) return availability::in_use;
-      others->held.assume_held(*in);
-      if (in->serving().pinned) return availability::in_use;
-      there = &in->blocks();
+      other = others->at(owner);
+      if (other == nullptr) return availability::in_use;
     }
+    extent_map &there = other != nullptr ? other->extents : extents;
     const extent_map::run run = extents.next_run(
-        at, static_cast<std::size_t>((last - at) / extents.page_bytes()), scans_, there->extents);
+        at, static_cast<std::size_t>((last - at) / extents.page_bytes()), scans_, there);
     const std::uint64_t bytes = run.pages * extents.page_bytes();
     if (bytes == 0 ||
         (run.owner < place.end().value() && place.begin.value() < run.owner + bytes)) {
       return availability::in_use;
     }
-    extent *const used = there->extents.at(run.owner);
+    extent *const used = there.at(run.owner);
     if (!all_unused(used, run.owner + bytes)) return availability::in_use;
-    recalls_.push_back({at, run.owner, bytes, in, used});
+    recalls_.push_back({at, run.owner, bytes, other, used});
     at += bytes;
   }
   return availability::available;

@@ -10,9 +10,7 @@
 
 namespace stillmap {
 
-class arena;
 class block_store;
-struct held_arenas;
 
 // What a scan says of a place.
 enum class availability : std::uint8_t {
@@ -24,8 +22,18 @@ enum class availability : std::uint8_t {
 // Pages to be used at the address `alias` again, where they are still mapped, instead of at `owner`.
 struct page_recall {
   std::uint64_t alias = 0, owner = 0, bytes = 0;
-  arena *in = nullptr;   // where they are now; nullptr: in the arena itself
-  extent *at = nullptr;  // there, before any recall; lent pages: once they are set aside
+  block_store *in = nullptr;  // where they are now; nullptr: in the arena itself
+  extent *at = nullptr;       // there, before any recall; lent pages: once they are set aside
+};
+
+// The blocks of other arenas, whose locks are held.
+class other_blocks {
+ public:
+  // Of the arena that the address belongs to; nullptr: its pages may not move.
+  virtual block_store *at(std::uint64_t address) const = 0;
+
+ protected:
+  ~other_blocks() = default;
 };
 
 // Threads: externally synchronised. May run out of host memory.
@@ -37,7 +45,7 @@ class claim {
   // Whether a block from `begin` to `end` would need no driver call: recalls() has what must be recalled for it. With
   // `others`, lent pages can be recalled too. `first`: the extent at `begin`.
   availability examine(block_store &of, const extent *first, std::uint64_t begin, std::uint64_t end,
-                       const held_arenas *others);
+                       const other_blocks *others);
   // For the place of the latest examine().
   const std::vector<page_recall> &recalls() const { return recalls_; }
   // Takes that place. Requires: it is available. Returns its live extent.
@@ -45,7 +53,7 @@ class claim {
 
  private:
   availability examine_aliased(block_store &of, std::uint64_t at, std::uint64_t last,
-                               const virtual_range &place, const held_arenas *others);
+                               const virtual_range &place, const other_blocks *others);
   extent *perform_recalls(block_store &of, extent *first, std::uint64_t begin);
 
   std::uint64_t scans_;  // the last one, as shared_page::visited_by

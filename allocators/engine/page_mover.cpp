@@ -12,25 +12,22 @@
 namespace stillmap {
 namespace {
 
-// Sets lent pages aside where they are. May run out, and then changes nothing.
-void take_lent(std::vector<page_recall> &pages, const all_arena_locks &held) {
-  for (const page_recall &p : pages) {
-    held.assume_held(*p.in);
-    p.in->extents().expect_recalls(pages.size());
+// All arenas, by their addresses, with their locks held.
+class held_arenas final : public other_blocks {
+ public:
+  held_arenas(const address_directory &addresses, const all_arena_locks &held)
+      : addresses_(addresses), held_(held) {}
+  block_store *at(std::uint64_t address) const override {
+    arena *const a = addresses_.at(address);
+    if (a == nullptr) return nullptr;
+    held_.assume_held(*a);
+    return a->serving().pinned ? nullptr : &a->blocks();
   }
-  for (page_recall &p : pages) {
-    held.assume_held(*p.in);
-    p.in->blocks().evict(p.owner, p.owner + p.bytes);
-    p.at = p.in->extents().set_aside({device_address(p.owner), static_cast<std::size_t>(p.bytes)});
-  }
-}
 
-void put_back_lent(const std::vector<page_recall> &pages, const all_arena_locks &held) {
-  for (const page_recall &p : pages) {
-    held.assume_held(*p.in);
-    p.in->extents().put_back(p.at);
-  }
-}
+ private:
+  const address_directory &addresses_;
+  const all_arena_locks &held_;
+};
 
 }  // namespace
 
@@ -186,31 +183,41 @@ void *page_mover::allocate_at_lent(arena &a, const block_request &r) {
   return a.allocate_at_remembered(r);
 }
 
-void page_mover::return_lent(arena &a, const block_request &r) {
-  std::vector<page_recall> pages;
-  {
-    const all_arena_locks held(heap_.arenas);
-    pages = a.find_lent(r, {heap_.addresses, held});
-    if (pages.empty()) return;
-    take_lent(pages, held);
+// Sets aside where they are what a remembered place lacks.
+std::vector<page_recall> page_mover::take_lent(arena &a, const block_request &r) {
+  const all_arena_locks held(heap_.arenas);
+  held.assume_held(a);
+  std::vector<page_recall> pages = a.find_lent(r, held_arenas(heap_.addresses, held));
+  for (const page_recall &p : pages) p.in->extents.expect_recalls(pages.size());
+  for (page_recall &p : pages) {
+    p.in->evict(p.owner, p.owner + p.bytes);
+    p.at = p.in->extents.set_aside({device_address(p.owner), static_cast<std::size_t>(p.bytes)});
   }
+  return pages;
+}
+
+void page_mover::return_lent(arena &a, const block_request &r) {
+  std::vector<page_recall> pages = take_lent(a, r);
+  if (pages.empty()) return;
   const auto put_back = [&]() STILLMAP_REQUIRES(growth) {
     const all_arena_locks held(heap_.arenas);
-    put_back_lent(pages, held);
+    for (const page_recall &p : pages) p.in->extents.put_back(p.at);
   };
   try {
     const stream_ref user = thread_stream::handle_of(a.served().stream);
     std::array<bool, policy::max_lending_arenas> ordered{};
     for (const page_recall &p : pages) {
-      if (std::exchange(ordered[p.in->id - 1], true)) continue;
-      const auto after = streams_.fence_after(*p.in);
+      const arena &in = *heap_.addresses.at(p.owner);
+      if (std::exchange(ordered[in.id - 1], true)) continue;
+      const auto after = streams_.fence_after(in);
       // A capture began on that stream: there are other pages.
       if (!after || !after->make_wait(heap_.device, user)) {
         return put_back();
       }
     }
     const all_arena_locks held(heap_.arenas);
-    a.recall_lent(pages, held);
+    held.assume_held(a);
+    a.recall_lent(pages);
   } catch (const std::bad_alloc &) {
     put_back();
     throw;

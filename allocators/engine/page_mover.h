@@ -76,6 +76,7 @@ class page_mover {
 
  private:
   void give_up(const std::vector<extent *> &extents, const fence &idle) STILLMAP_REQUIRES(growth);
+  std::vector<page_recall> take_lent(arena &a, const block_request &r) STILLMAP_REQUIRES(growth);
   void return_lent(arena &a, const block_request &r) STILLMAP_REQUIRES(growth);
 
   heap &heap_;
