@@ -32,7 +32,7 @@ status check_page(std::size_t bytes, std::size_t granularity) {
 caching_allocator::caching_allocator(std::unique_ptr<allocator_core> c) : core_(std::move(c)) {}
 caching_allocator::~caching_allocator() {
   // In a forked child nothing can be released, and threads that do not exist here may hold locks.
-  if (core_->shared().in_child()) {
+  if (core_->shared_heap().in_child()) {
     static_cast<void>(core_.release());
   } else {
     core_->close_trace();
@@ -103,7 +103,7 @@ status caching_allocator::forget_stream(stream_ref s) {
                           [&] { return core_->forget_stream(s); });
 }
 void caching_allocator::mark_iteration() {
-  core_->shared().observers.iteration_began();
+  core_->shared_heap().observers.iteration_began();
 }
 result<private_pool> caching_allocator::create_pool() {
   return with_host_memory("caching_allocator::create_pool",
@@ -133,13 +133,13 @@ result<release_report> caching_allocator::trim(std::size_t keep) {
   return with_host_memory(op, [&] { return core_->trim(op, keep); });
 }
 std::size_t caching_allocator::limit() const {
-  return core_->shared().limit;
+  return core_->shared_heap().limit;
 }
 void caching_allocator::set_limit(std::size_t bytes) {
-  core_->shared().limit = bytes;
+  core_->shared_heap().limit = bytes;
 }
 void caching_allocator::set_soft_limit(std::size_t bytes) {
-  core_->shared().soft_limit = bytes;
+  core_->shared_heap().soft_limit = bytes;
 }
 bool caching_allocator::owns(const void *address) const {
   return core_->owns(address);
@@ -151,31 +151,31 @@ caching_allocator_stats caching_allocator::stats() const {
   return core_->stats();
 }
 void caching_allocator::reset_peaks() {
-  stillmap::reset_peaks(core_->shared());
+  stillmap::reset_peaks(core_->shared_heap());
 }
 result<heap_map> caching_allocator::map() const {
   return with_host_memory("caching_allocator::map",
-                          [&]() -> result<heap_map> { return map_of(core_->shared()); });
+                          [&]() -> result<heap_map> { return map_of(core_->shared_heap()); });
 }
 status caching_allocator::record_history(history_options options) {
-  return core_->shared().observers.history.start(options);
+  return core_->shared_heap().observers.history.start(options);
 }
 void caching_allocator::stop_history() {
-  core_->shared().observers.history.stop();
+  core_->shared_heap().observers.history.stop();
 }
 void caching_allocator::forget_history() {
-  core_->shared().observers.history.forget();
+  core_->shared_heap().observers.history.forget();
 }
 bool caching_allocator::records_history() const {
-  return core_->shared().observers.history.recording();
+  return core_->shared_heap().observers.history.recording();
 }
 result<allocation_history> caching_allocator::history() const {
-  if (core_->shared().in_child()) return forked_error("caching_allocator::history");
+  if (core_->shared_heap().in_child()) return forked_error("caching_allocator::history");
   return with_host_memory("caching_allocator::history",
-                          [&] { return core_->shared().observers.history.copy(); });
+                          [&] { return core_->shared_heap().observers.history.copy(); });
 }
 const stillmap::device &caching_allocator::device() const {
-  return core_->shared().device;
+  return core_->shared_heap().device;
 }
 
 }  // namespace stillmap

@@ -46,7 +46,7 @@ result<void *> allocator_core::allocate_refused(std::size_t bytes, stream_ref s,
   bool searched = false;
   {
     const lock_guard lock(refused.lock(), std::adopt_lock);
-    searched = refused.serving().stream == s && refused.searches_before_reclaim();
+    searched = refused.service_locked().stream == s && refused.searches_before_reclaim();
     if (searched) {
       auto block =
           with_host_memory(allocating, [&]() STILLMAP_REQUIRES(refused.lock()) -> result<void *> {
@@ -90,7 +90,7 @@ result<void *> allocator_core::serve(std::size_t bytes, stream_ref named,
   if (a != nullptr) {
     const lock_guard lock(a->lock());
     pending = a->blocks().counters().pending_free != 0;
-    if (a->serving().stream == s && !searched && a->searches_before_reclaim())
+    if (a->service_locked().stream == s && !searched && a->searches_before_reclaim())
       block = a->allocate(r);
   }
   if (*block == nullptr) block = growth_.grow(s, r, pending);
@@ -111,7 +111,7 @@ status allocator_core::free_slow(void *block, std::optional<stream_ref> last_use
     const status begun = with_host_memory("caching_allocator::free", [&]() -> status {
       if (last_used_on) last_used_on = thread_stream::key_of(*last_used_on);
       const lock_guard lock(a->lock());
-      if (!last_used_on || a->serving().serves(*last_used_on) ||
+      if (!last_used_on || a->service_locked().serves(*last_used_on) ||
           a->record_use(address, *last_used_on)) {
         outcome = a->blocks().free(address);
       }
@@ -218,7 +218,7 @@ status allocator_core::forget_stream(stream_ref named) {
   if (heap_.in_child()) return forked_error(op);
   const stream_ref s = thread_stream::key_of(named);
   const growth_lock growing(heap_.growth_mutex);
-  if (const std::uint64_t pool = pools_.serving(s); pool != 0) {
+  if (const std::uint64_t pool = pools_.pool_of(s); pool != 0) {
     return make_error(errc::busy, op, "the stream allocates to a private pool", pool);
   }
   if (!streams_.knows(s) && !pools_.has_uses_on(s)) return {};

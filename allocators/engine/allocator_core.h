@@ -42,7 +42,7 @@ class allocator_core {
       if (arena *const a = heap_.streams.of(s)) [[likely]] {
         const block_request r = request_for(bytes, allocation_granule);
         a->lock().lock();
-        void *const block = a->serving().stream == s ? a->blocks().reuse(r) : nullptr;
+        void *const block = a->service_locked().stream == s ? a->blocks().reuse(r) : nullptr;
         if (block == nullptr) [[unlikely]]
           return allocate_refused(bytes, s, options, *a);
         a->lock().unlock();
@@ -61,7 +61,7 @@ class allocator_core {
         free_outcome outcome = free_outcome::needs_event;
         {
           const lock_guard lock(a->lock());
-          if (!last_used_on || a->serving().serves(*last_used_on))
+          if (!last_used_on || a->service_locked().serves(*last_used_on))
             outcome = a->blocks().free(address);
         }
         if (outcome == free_outcome::done) [[likely]]
@@ -82,7 +82,7 @@ class allocator_core {
   // The allocator ends: its live blocks end in the trace too.
   void close_trace() const { heap_.observers.allocator_destroyed(this); }
 
-  heap &shared() { return heap_; }
+  heap &shared_heap() { return heap_; }
   graph_pools &pools() { return pools_; }
 
  private:

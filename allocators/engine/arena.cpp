@@ -10,7 +10,7 @@ namespace stillmap {
 // ---- requests ----
 
 void *arena::allocate(const block_request &r) {
-  if (r.any_granule()) {
+  if (r.plainly_aligned()) {
     if (void *const block = blocks_.reuse(r)) return block;
   }
   return allocate_not_reused(r);
@@ -22,7 +22,7 @@ void *arena::allocate_not_reused(const block_request &r) {
   const claimed there = claim_remembered(wanted, recalls_lent_);
   if (there.lent) return nullptr;
   extent *s = there.block;
-  if (s == nullptr && r.any_granule()) s = blocks_.take_cached(wanted.bytes);
+  if (s == nullptr && r.plainly_aligned()) s = blocks_.take_cached(wanted.bytes);
   if (s == nullptr) s = find_extent(wanted, search_in::own_zone);
   return s != nullptr ? blocks_.enter_found(s, r) : nullptr;
 }
@@ -100,7 +100,7 @@ void arena::age_moved() {
 // Calls visit(begin, the extent there) for the places that are remembered for the request, until it returns true.
 template <class Visit>
 void arena::each_remembered(const block_request &r, Visit visit) {
-  if (!blocks_.repeats() || !r.any_granule()) return;
+  if (!blocks_.repeats() || !r.plainly_aligned()) return;
   const loop_memory &loop = blocks_.search_loop(r);
   for (const auto by : {loop_memory::by::addresses, loop_memory::by::amount}) {
     const loop_memory::place *const p = loop.find(by);

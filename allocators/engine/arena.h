@@ -100,7 +100,7 @@ class arena {
 
   // ---- pages that went to other arenas and stay mapped here ----
 
-  bool lends() const STILLMAP_REQUIRES(lock_) { return blocks_.repeats() && !served_.pinned; }
+  bool may_lend() const STILLMAP_REQUIRES(lock_) { return blocks_.repeats() && !served_.pinned; }
   // Whether allocate() stops at a remembered place that lacks only such pages. May run out.
   bool wants_lent(const block_request &r) STILLMAP_REQUIRES(lock_);
   // The lent pages that the remembered place of `r` needs: they are free or cached where they are. Empty: it
@@ -123,7 +123,7 @@ class arena {
     bool serves(stream_ref s) const { return s == stream && !ended; }
   };
   // These change while growth holds its lock, too, so that what growth has read stays true.
-  service served() const STILLMAP_EXCLUDES(lock_) {
+  service service_now() const STILLMAP_EXCLUDES(lock_) {
     const lock_guard held(lock_);
     return served_;
   }
@@ -131,7 +131,7 @@ class arena {
     const lock_guard held(lock_);
     served_ = now;
   }
-  const service &serving() const STILLMAP_REQUIRES(lock_) { return served_; }
+  const service &service_locked() const STILLMAP_REQUIRES(lock_) { return served_; }
 
   std::size_t host_bytes() const STILLMAP_REQUIRES(lock_) {
     return sizeof(*this) + blocks_.host_bytes() + pattern_.host_bytes();

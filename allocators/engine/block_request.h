@@ -15,7 +15,7 @@ struct block_request {
   std::uint16_t slack = 0;
 
   bool small() const { return bytes <= slab::largest_block && alignment == allocation_granule; }
-  bool any_granule() const { return alignment == allocation_granule; }
+  bool plainly_aligned() const { return alignment == allocation_granule; }
   // The extent that must be found to serve it: of its own size, or for a slab.
   block_request extent_request() const {
     if (!small()) return *this;

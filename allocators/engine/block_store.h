@@ -98,7 +98,7 @@ class block_store {
   // out: then the extent is free memory.
   void *enter(extent *s, const block_request &r) {
     if (!s->in_table) enter_in_table_or_release(*s);
-    begin_use(*s, r.any_granule());
+    begin_use(*s, r.plainly_aligned());
     s->cross_stream = false;
     return hand_out(*s, r);
   }

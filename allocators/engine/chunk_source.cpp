@@ -145,7 +145,7 @@ status chunk_source::free_chunk(arena &a, const chunk &c) {
 
 // Those of a private pool are used: its graphs replay on them.
 bool chunk_source::is_unused(arena &a, const chunk &c) {
-  if (a.serving().pinned) return false;
+  if (a.service_locked().pinned) return false;
   const extent &first = *a.extents().at(c.range.begin.value());
   return first.state == extent_state::free && first.range() == c.range;
 }

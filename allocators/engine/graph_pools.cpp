@@ -44,7 +44,7 @@ status graph_pools::release(private_pool p, const std::vector<stream_ref> &repla
   for (const stream_ref s : replayed_on) add_use(uses, thread_stream::key_of(s));
   if (last) {
     for (const arena *const a : found->arenas) {
-      const arena::service now = a->served();
+      const arena::service now = a->service_now();
       if (now.ended) {
         uses.push_back({.stream = now.stream});
         uses.back().forget(streams_.next_use_number(), heap_.returns_of(*a).last_work);
@@ -65,7 +65,7 @@ status graph_pools::begin_allocate(private_pool p, stream_ref named) {
   if (heap_.in_child()) return forked_error(op);
   const growth_lock growing(heap_.growth_mutex);
   STILLMAP_ASSIGN_OR_RETURN(pool *const found, find(op, p));
-  if (const std::uint64_t other = serving(s); other != 0) {
+  if (const std::uint64_t other = pool_of(s); other != 0) {
     return make_error(errc::busy, op, "the stream allocates to a pool already", p.id, other);
   }
   make_room(found->capturing);
@@ -90,7 +90,7 @@ status graph_pools::end_allocate(private_pool p, stream_ref named) {
   }
   // If the stream was destroyed meanwhile, its arena may serve another stream.
   arena *const outside = now->outside;
-  heap_.streams.serve(s, outside->served().serves(s) ? outside : nullptr);
+  heap_.streams.serve(s, outside->service_now().serves(s) ? outside : nullptr);
   found->capturing.erase(now);
   return {};
 }
@@ -102,7 +102,7 @@ result<graph_pools::pool *> graph_pools::find(const char *op, private_pool p) {
   return make_error(errc::invalid_argument, op, "the pool does not exist or was released", p.id);
 }
 
-std::uint64_t graph_pools::serving(stream_ref s) const {
+std::uint64_t graph_pools::pool_of(stream_ref s) const {
   for (const pool &p : all_) {
     for (const served &now : p.capturing) {
       if (now.stream == s) return p.id;
@@ -131,13 +131,13 @@ void graph_pools::forget(stream_ref s, std::uint64_t number, const fence &last_w
 // p.arenas.
 arena &graph_pools::arena_of(pool &p, stream_ref s) {
   for (arena *const a : p.arenas) {
-    if (a->served().serves(s)) return *a;
+    if (a->service_now().serves(s)) return *a;
   }
   arena *found = nullptr;
   if (const relaxed_capture_mode relaxed(heap_.device.driver()); relaxed.entered()) {
     reclaim(waiting_for::nothing);
     for (const auto &a : heap_.arenas) {
-      if (!a->served().serves(s) || !is_reusable(*a)) continue;
+      if (!a->service_now().serves(s) || !is_reusable(*a)) continue;
       found = a.get();
       break;
     }
@@ -155,7 +155,8 @@ bool graph_pools::is_reusable(arena &a) {
   {
     const lock_guard lock(a.lock());
     const block_counters &n = a.blocks().counters();
-    if (a.serving().pool == 0 || a.serving().pinned || n.blocks() != 0 || n.pending_free != 0)
+    if (a.service_locked().pool == 0 || a.service_locked().pinned || n.blocks() != 0 ||
+        n.pending_free != 0)
       return false;
     if (a.extents().aliased_bytes() != 0) return false;
     committed = a.extents().committed_bytes() != 0;
@@ -170,7 +171,7 @@ void graph_pools::reclaim(waiting_for wait) noexcept {
                               STILLMAP_REQUIRES(growth) { return streams_.has_passed(u, wait); });
     if (!p.uses.empty()) return false;
     for (arena *const a : p.arenas) {
-      arena::service now = a->served();
+      arena::service now = a->service_now();
       now.pinned = false;
       a->set_service(now);
     }

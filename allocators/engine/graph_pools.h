@@ -28,7 +28,7 @@ class graph_pools {
   status end_allocate(private_pool p, stream_ref named) STILLMAP_EXCLUDES(growth);
 
   // The number of the pool that serves a stream now; 0: none.
-  std::uint64_t serving(stream_ref s) const STILLMAP_REQUIRES(growth);
+  std::uint64_t pool_of(stream_ref s) const STILLMAP_REQUIRES(growth);
   // Whether graphs of a released pool may still run on the stream; and the same as stream_use::forget for these.
   bool has_uses_on(stream_ref s) const STILLMAP_REQUIRES(growth);
   void forget(stream_ref s, std::uint64_t number, const fence &last_work) STILLMAP_REQUIRES(growth);

@@ -72,7 +72,7 @@ std::size_t heap::pinned_free_bytes() const {
   std::size_t sum = 0;
   for (const auto &a : arenas) {
     const lock_guard lock(a->lock());
-    if (a->serving().pinned)
+    if (a->service_locked().pinned)
       sum += a->extents().free_bytes() + static_cast<std::size_t>(a->blocks().cached_bytes());
   }
   return sum;

@@ -56,7 +56,7 @@ void heap_observers::free_requested(const arena &a, void *block,
   {
     const lock_guard lock(a.lock());
     known = facts_of(a.blocks(), address);
-    stream = a.serving().stream;
+    stream = a.service_locked().stream;
   }
   if (known.usable == 0) return;
   history_event e{.action = history_action::free_requested,
@@ -77,7 +77,7 @@ void heap_observers::free_completed(const arena &a, std::uint64_t address) {
                 .address = address,
                 .bytes = bytes,
                 .usable = bytes,
-                .stream = thread_stream::reported(a.serving().stream)});
+                .stream = thread_stream::reported(a.service_locked().stream)});
 }
 
 void heap_observers::iteration_began() const {
@@ -96,7 +96,7 @@ void heap_observers::page_moved(const arena &a, std::uint64_t to, std::uint64_t 
   history.push({.action = history_action::page_move,
                 .address = to,
                 .bytes = bytes,
-                .stream = thread_stream::reported(a.served().stream),
+                .stream = thread_stream::reported(a.service_now().stream),
                 .from = from});
 }
 
@@ -117,7 +117,7 @@ void heap_observers::page_event(history_action action, const arena &a, const vir
   history.push({.action = action,
                 .address = range.begin.value(),
                 .bytes = range.bytes,
-                .stream = thread_stream::reported(a.served().stream)});
+                .stream = thread_stream::reported(a.service_now().stream)});
 }
 
 }  // namespace stillmap

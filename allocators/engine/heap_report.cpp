@@ -14,8 +14,8 @@ arena_stats figures_of(const arena &a) STILLMAP_REQUIRES(a.lock()) {
   const block_counters &n = a.blocks().counters();
   arena_stats out;
   out.id = a.id;
-  out.pool = a.serving().pool;
-  out.stream = thread_stream::reported(a.serving().stream);
+  out.pool = a.service_locked().pool;
+  out.stream = thread_stream::reported(a.service_locked().stream);
   out.live = static_cast<std::size_t>(n.live);
   out.live_peak = static_cast<std::size_t>(n.live_peak);
   out.requested = static_cast<std::size_t>(n.live - n.slack);
@@ -118,8 +118,8 @@ heap_map map_of(heap &h) {
     const lock_guard lock(a->lock());
     heap_map::arena &drawn = out.arenas.emplace_back();
     drawn.id = a->id;
-    drawn.pool = a->serving().pool;
-    drawn.stream = thread_stream::reported(a->serving().stream);
+    drawn.pool = a->service_locked().pool;
+    drawn.stream = thread_stream::reported(a->service_locked().stream);
     a->extents().each_reservation([&](const virtual_range &r) { drawn.reserved.push_back(r); });
     describe(a->blocks(), drawn.extents);
     sort_by_address(drawn);
@@ -136,7 +136,7 @@ release_report report_release(const heap &h, memory_source &source, std::size_t 
     const lock_guard lock(a->lock());
     const arena_stats n = figures_of(*a);
     const std::size_t free = n.free_whole_pages + n.page_edges + n.cached;
-    if (a->serving().pinned) {
+    if (a->service_locked().pinned) {
       out.private_pools += free + n.pending_free;
     } else if (std::find(giving.begin(), giving.end(), a.get()) == giving.end()) {
       out.capturing += free + n.pending_free;

@@ -21,7 +21,7 @@ class held_arenas final : public other_blocks {
     arena *const a = addresses_.at(address);
     if (a == nullptr) return nullptr;
     held_.assume_held(*a);
-    return a->serving().pinned ? nullptr : &a->blocks();
+    return a->service_locked().pinned ? nullptr : &a->blocks();
   }
 
  private:
@@ -62,7 +62,7 @@ void page_mover::drop_aliases_if_many(arena &a) {
 
 bool page_mover::gives_pages(arena &a) const {
   const lock_guard lock(a.lock());
-  return !a.serving().pinned &&
+  return !a.service_locked().pinned &&
          (a.extents().free_pages() != 0 || a.blocks().cached_bytes() >= heap_.page_bytes);
 }
 
@@ -84,7 +84,7 @@ std::size_t page_mover::take_free_pages(arena &victim, std::size_t pages, page_s
 }
 
 status page_mover::order_after_last_use(arena &a, page_supply &supply) {
-  const stream_ref user = thread_stream::handle_of(a.served().stream);
+  const stream_ref user = thread_stream::handle_of(a.service_now().stream);
   for (taken_pages &t : supply.moved) {
     if (t.from == &a && !t.leaves_allocator)
       continue;  // same stream: its order suffices, and the old mapping stays
@@ -169,7 +169,7 @@ void page_mover::release_old_mappings(arena &a, const extent_map::carved_extent 
 bool page_mover::lends(const arena &a) const {
   if (heap_.arenas.size() > policy::max_lending_arenas) return false;
   const lock_guard lock(a.lock());
-  return a.lends();
+  return a.may_lend();
 }
 
 void *page_mover::allocate_at_lent(arena &a, const block_request &r) {
@@ -204,7 +204,7 @@ void page_mover::return_lent(arena &a, const block_request &r) {
     for (const page_recall &p : pages) p.in->extents.put_back(p.at);
   };
   try {
-    const stream_ref user = thread_stream::handle_of(a.served().stream);
+    const stream_ref user = thread_stream::handle_of(a.service_now().stream);
     std::array<bool, policy::max_lending_arenas> ordered{};
     for (const page_recall &p : pages) {
       const arena &in = *heap_.addresses.at(p.owner);

@@ -49,7 +49,7 @@ result<extent *> page_source::extend_once(arena &a, const block_request &r, effo
     }
   }
   page_supply supply;
-  supply.ordered_by_host = a.served().pinned || streams_.capturing(a);
+  supply.ordered_by_host = a.service_now().pinned || streams_.capturing(a);
   const status s =
       with_host_memory("caching_allocator::allocate", [&]() STILLMAP_REQUIRES(growth) -> status {
         STILLMAP_RETURN_IF_ERROR(
@@ -176,7 +176,7 @@ status page_source::collect_pages(arena &a, std::size_t pages, effort level, pag
 status page_source::create(arena &a, std::size_t pages, page_supply &supply) {
   const auto consumer = supply.ordered_by_host
                             ? std::nullopt
-                            : std::optional(thread_stream::handle_of(a.served().stream));
+                            : std::optional(thread_stream::handle_of(a.service_now().stream));
   create_ahead(heap_.committed() + (supply.moved_pages + pages) * heap_.page_bytes);
   status s = pages_->acquire(pages, supply.created, consumer);
   if (!s && heap_.options.create_ahead_bytes != 0) {
@@ -259,7 +259,7 @@ result<release_report> page_source::trim(const char *op, std::size_t keep) {
   // Pages of private pools stay. No event can be recorded on a capturing stream, so its pages stay
   // too.
   for (const auto &a : heap_.arenas) {
-    if (!a->served().pinned && !streams_.capturing(*a)) giving.push_back(a.get());
+    if (!a->service_now().pinned && !streams_.capturing(*a)) giving.push_back(a.get());
   }
   for (arena *const a : giving) mover_.drop_aliases(*a);
   // Where no event could be recorded on the stream.

@@ -40,7 +40,7 @@ arena &stream_tracker::arena_for(stream_ref s) {
 
 // Lets the arena of an ended stream, with its memory, serve `s`.
 bool stream_tracker::adopt(arena &a, stream_ref s) {
-  const arena::service now = a.served();
+  const arena::service now = a.service_now();
   if (!now.ended || now.pinned) return false;
   fence &last_work = heap_.returns_of(a).last_work;
   if (const auto passed = last_work.passed(); !passed || !*passed) {
@@ -55,7 +55,7 @@ bool stream_tracker::adopt(arena &a, stream_ref s) {
 
 // No work is queued on the arena's stream any more. `last_work` is behind all of it.
 void stream_tracker::end(arena &a, fence last_work) noexcept {
-  arena::service now = a.served();
+  arena::service now = a.service_now();
   if (heap_.streams.of(now.stream) == &a) heap_.streams.serve(now.stream, nullptr);
   heap_.returns_of(a).last_work = std::move(last_work);
   now.ended = true;
@@ -67,14 +67,14 @@ bool stream_tracker::knows(stream_ref s) {
                      [&](const std::shared_ptr<arena> &a) STILLMAP_REQUIRES(growth) {
                        if (heap_.returns_of(*a).pending.has_uses_on(s)) return true;
                        const lock_guard lock(a->lock());
-                       return a->serving().serves(s) || a->blocks().uses.has_uses_on(s);
+                       return a->service_locked().serves(s) || a->blocks().uses.has_uses_on(s);
                      });
 }
 
 std::uint64_t stream_tracker::forget(stream_ref s, const fence &last_work) {
   std::vector<std::pair<arena *, fence>> ending;
   for (const auto &a : heap_.arenas) {
-    if (a->served().serves(s)) ending.emplace_back(a.get(), last_work);
+    if (a->service_now().serves(s)) ending.emplace_back(a.get(), last_work);
   }
   for (auto &[a, after] : ending) end(*a, std::move(after));
   const std::uint64_t number = next_use_number();
@@ -96,7 +96,7 @@ void stream_tracker::end_destroyed() {
     const context_guard guard(heap_.device.driver(), heap_.device.context());
     if (!guard.entered()) return;
     for (const auto &a : heap_.arenas) {
-      const arena::service now = a->served();
+      const arena::service now = a->service_now();
       if (now.ended) continue;
       const stream_ref handle = thread_stream::handle_of(now.stream);
       const auto answer = heap_.device.driver().stream_capturing(handle.get());
@@ -116,7 +116,7 @@ void stream_tracker::end_destroyed() {
 // ---- what a stream does ----
 
 result<fence> stream_tracker::fence_after(const arena &a) {
-  const arena::service now = a.served();
+  const arena::service now = a.service_now();
   if (now.ended) return heap_.returns_of(a).last_work;
   auto after = fence::after(heap_.device, thread_stream::handle_of(now.stream));
   if (!after && after.error().code == std::errc::not_enough_memory) throw std::bad_alloc();
@@ -130,12 +130,12 @@ bool stream_tracker::capturing(stream_ref s) const {
   return !answer || *answer;
 }
 bool stream_tracker::capturing(const arena &a) const {
-  const arena::service now = a.served();
+  const arena::service now = a.service_now();
   return !now.ended && capturing(now.stream);
 }
 
 bool stream_tracker::is_idle(arena &a) {
-  const arena::service now = a.served();
+  const arena::service now = a.service_now();
   if (now.ended) {
     const auto passed = heap_.returns_of(a).last_work.passed();
     return passed && *passed;
@@ -163,7 +163,7 @@ status stream_tracker::check_no_capture(const char *op) const {
   };
   if (status s = ask({}); !s) return s;
   for (const auto &a : heap_.arenas) {
-    const arena::service now = a->served();
+    const arena::service now = a->service_now();
     if (!now.ended) STILLMAP_RETURN_IF_ERROR(ask(thread_stream::handle_of(now.stream)));
   }
   return {};
