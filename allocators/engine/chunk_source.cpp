@@ -45,11 +45,14 @@ result<extent *> chunk_source::extend(arena &a, const block_request &r, effort l
   }
   if (!got) return tl::unexpected<error>(got.error());
 
+  extent *block = nullptr;
   try {
     heap_.addresses.expect(got->range);
     const lock_guard lock(a.lock());
     add(a, *got, a.zone_of(r.bytes));
     heap_.addresses.add(got->range, &a);
+    // Before another thread may take the chunk. Needs no host memory: extent_set::add.
+    block = a.extents().place(r.bytes, r.alignment, a.zone_of(r.bytes));
   } catch (const std::bad_alloc &) {
     undo_chunk(*got);
     throw;
@@ -57,11 +60,6 @@ result<extent *> chunk_source::extend(arena &a, const block_request &r, effort l
   heap_.observers.addresses_reserved(a, got->range);  // a chunk is addresses and memory at once
   heap_.observers.pages_mapped(a, got->range);
   heap_.counters.created += got->range.bytes / heap_.page_bytes;
-  extent *block = nullptr;
-  {
-    const lock_guard lock(a.lock());
-    block = a.extents().place(r.bytes, r.alignment, a.zone_of(r.bytes));
-  }
   heap_.note_peaks(heap_.live() + bytes);
   return block;
 }

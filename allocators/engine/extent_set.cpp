@@ -123,7 +123,7 @@ extent *extent_set::set_state(extent *s, extent_state state) {
 }
 
 void extent_set::add(virtual_range range, bool committed, address_zone zone) {
-  reserve_splits(1);
+  reserve_splits(1 + 2);  // and those of a place
   make_room(first_extents_);
   reservation_pages *const in = pages_.add(range);
   extent *const s = store_.create();

@@ -32,7 +32,8 @@ class extent_set {
         pages_(page_bytes, std::move(shared)) {}
   extent_set(const extent_set &) = delete;
 
-  // Adds a range of whole pages. `committed`: pages are mapped there already. May run out.
+  // Adds a range of whole pages. `committed`: pages are mapped there already. May run out. The next extent_map::place
+  // then needs no host memory.
   void add(virtual_range range, bool committed = false, address_zone zone = address_zone::large);
   // Removes a range that was added. False: part of it is live, unmapping or aliased.
   bool remove(virtual_range range);
@@ -45,7 +46,7 @@ class extent_set {
     extent *const next = hint->next;
     return next != nullptr && next->contains(address) ? next : pages_.at(address);
   }
-  // Whether the pages are used in this map; otherwise it is that of another arena.
+  // Whether the address is in a range that was added; otherwise it is that of another arena.
   bool contains(std::uint64_t address) const { return pages_.end_of_reservation(address) != 0; }
 
   std::size_t page_bytes() const { return page_; }

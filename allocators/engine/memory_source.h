@@ -18,14 +18,15 @@ enum class effort {
   waiting,   // and where a stream cannot wait, the host does
 };
 
+// Requires of all calls but created_ahead: relaxed_capture_mode, since events are queried.
 class memory_source {
  public:
   memory_source() = default;
   memory_source(const memory_source &) = delete;
   virtual ~memory_source() = default;
 
-  // An extent with memory for the request: all of it, or nothing. May run out of host memory.
-  // Requires: the device's context is current, and the mode of captures relaxed.
+  // An extent with memory for the request, never nullptr: all of it, or nothing. May run out of host memory.
+  // Requires: the device's context is current.
   virtual result<extent *> extend(arena &a, const block_request &r, effort level)
       STILLMAP_REQUIRES(growth) = 0;
   // The block where the request went before, once memory that others borrowed is back there. nullptr: there is no

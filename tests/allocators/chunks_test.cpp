@@ -5,7 +5,11 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <functional>
 #include <future>
+#include <memory>
+#include <thread>
+#include <utility>
 
 #include "stillmap/allocators/shared_quota.h"
 #include "stillmap/vmm/address_space.h"
@@ -396,6 +400,43 @@ TEST_F(chunks, come_but_do_not_go_while_a_graph_is_captured) {
       EXPECT_EQ(destroy(graph), CUDA_SUCCESS);
     }
   }
+}
+
+// Does something on another thread when addresses are reserved, once.
+class interrupted_growth final : public heap_observer {
+ public:
+  std::function<void()> meanwhile;
+  bool on_event(const history_event &e) noexcept override {
+    if (e.action != history_action::reserve || !meanwhile) return true;
+    const auto done = std::make_shared<std::promise<void>>();
+    other_ = std::thread([act = std::exchange(meanwhile, nullptr), done] {
+      act();
+      done->set_value();
+    });
+    // Where it can take the new chunk it is done at once; else it waits for this growth to end.
+    done->get_future().wait_for(std::chrono::milliseconds(200));
+    return true;
+  }
+  void join() { other_.join(); }
+
+ private:
+  std::thread other_;
+};
+
+TEST_F(chunks, are_not_taken_before_the_request_that_made_them_is_served) {
+  const auto growth = std::make_shared<interrupted_growth>();
+  caching_allocator_options o;
+  o.observer = growth;
+  auto heap = caching_allocator::create(dev(), o);
+  ASSERT_TRUE(heap);
+  const stream s = make_stream();
+  result<void *> second = nullptr;
+  growth->meanwhile = [&] { second = (*heap)->allocate(31_MiB, s); };
+  const auto first = (*heap)->allocate(31_MiB, s);
+  growth->join();
+  ASSERT_TRUE(first && second);
+  EXPECT_NE(*first, *second);
+  EXPECT_TRUE((*heap)->free(*first) && (*heap)->free(*second));
 }
 
 TEST_F(chunks, are_not_open_to_other_devices) {
