@@ -14,26 +14,25 @@ heap_part part_of(extent_state state) {
 }  // namespace
 
 block_facts facts_of(const block_store &blocks, std::uint64_t address) {
+  return blocks.usable_size(address) != 0 ? facts_of_pending(blocks, address) : block_facts{};
+}
+
+block_facts facts_of_pending(const block_store &blocks, std::uint64_t address) {
   block_facts out;
-  out.usable = blocks.usable_size(address);
-  if (out.usable == 0) return out;
   const block_ref block = blocks.find(address);
   if (block.in_slab()) {
     const slab &s = *block.as_slab();
     const unsigned place = block.index();
+    out.usable = s.block_bytes;
     out.requested = out.usable - s.slack[place];
     out.cross_stream = (s.cross_stream[place / 64] >> (place % 64) & 1) != 0;
   } else {
-    out.requested = out.usable - block.as_extent()->slack;
-    out.cross_stream = block.as_extent()->cross_stream;
+    const extent &s = *block.as_extent();
+    out.usable = static_cast<std::size_t>(s.bytes);
+    out.requested = out.usable - s.slack;
+    out.cross_stream = s.cross_stream;
   }
   return out;
-}
-
-std::size_t pending_bytes(const block_store &blocks, std::uint64_t address) {
-  const block_ref block = blocks.find(address);
-  return block.in_slab() ? block.as_slab()->block_bytes
-                         : static_cast<std::size_t>(block.as_extent()->bytes);
 }
 
 void describe(const block_store &blocks, std::vector<heap_extent> &out) {

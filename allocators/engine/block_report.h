@@ -17,8 +17,8 @@ struct block_facts {
 };
 
 block_facts facts_of(const block_store &blocks, std::uint64_t address);
-// Of a block that is freed and pending.
-std::size_t pending_bytes(const block_store &blocks, std::uint64_t address);
+// Of a block that is freed and pending, whose other streams have passed.
+block_facts facts_of_pending(const block_store &blocks, std::uint64_t address);
 // Appends each extent, or for a slab each of its blocks. May run out of host memory.
 void describe(const block_store &blocks, std::vector<heap_extent> &out);
 

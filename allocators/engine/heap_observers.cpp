@@ -72,11 +72,11 @@ void heap_observers::free_requested(const arena &a, void *block,
 
 void heap_observers::free_completed(const arena &a, std::uint64_t address) {
   if (!enabled()) return;
-  const std::size_t bytes = pending_bytes(a.blocks(), address);
+  const block_facts known = facts_of_pending(a.blocks(), address);
   history.push({.action = history_action::free_completed,
                 .address = address,
-                .bytes = bytes,
-                .usable = bytes,
+                .bytes = known.requested,
+                .usable = known.usable,
                 .stream = thread_stream::reported(a.service_locked().stream)});
 }
 

@@ -24,7 +24,7 @@ class heap_observers {
   heap_observers(std::shared_ptr<heap_observer> observer, std::shared_ptr<trace_recorder> recorder,
                  int device);
 
-  // Requests are told of. While that is false, they take the fast path.
+  // Requests are told of, or refused for now. While that is false, they take the fast path.
   bool enabled() const { return history.enabled(); }
 
   // The allocator, which a trace knows by its address.
@@ -36,7 +36,8 @@ class heap_observers {
                       const call_stack &stack);
   void free_completed(const arena &a, std::uint64_t address) STILLMAP_REQUIRES(a.lock());
 
-  void page_moved(const arena &a, std::uint64_t to, std::uint64_t from, std::size_t bytes);
+  void page_moved(const arena &a, std::uint64_t to, std::uint64_t from, std::size_t bytes)
+      STILLMAP_EXCLUDES(a.lock());
   void pages_mapped(const arena &a, const virtual_range &range) STILLMAP_EXCLUDES(a.lock());
   void pages_unmapped(const arena &a, const virtual_range &range) STILLMAP_EXCLUDES(a.lock());
   void addresses_reserved(const arena &a, const virtual_range &range) STILLMAP_EXCLUDES(a.lock());

@@ -91,6 +91,7 @@ bool history_ring::recording() const {
 void history_ring::stop() {
   const lock_guard lock(lock_);
   recording_ = false;
+  depth_.store(0, std::memory_order_relaxed);  // what is only observed or traced needs no stacks
   update();
 }
 

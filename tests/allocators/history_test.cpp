@@ -106,24 +106,31 @@ TEST_F(history, small_blocks_and_misuse) {
 TEST_F(history, what_other_streams_use_is_complete_when_they_have_passed) {
   const stream s = make_stream(), other = make_stream();
   ASSERT_TRUE(heap().record_history());
-  const auto used = heap().allocate(1_MiB, s), alone = heap().allocate(1_MiB, s);
-  ASSERT_TRUE(used && alone);
+  const auto used = heap().allocate(1_MiB - 100, s), alone = heap().allocate(1_MiB, s);
+  const auto small = heap().allocate(700, s);
+  ASSERT_TRUE(used && alone && small);
   ASSERT_TRUE(heap().record_use(*used, other));
+  ASSERT_TRUE(heap().free(*small, other));
   ASSERT_TRUE(heap().free(*used));
   ASSERT_TRUE(heap().free(*alone, other));
-  EXPECT_EQ(count(told(), history_action::free_requested), 2u);
+  EXPECT_EQ(count(told(), history_action::free_requested), 3u);
   EXPECT_EQ(count(told(), history_action::free_completed), 0u);
   ASSERT_TRUE(after(s).wait());
   ASSERT_TRUE(after(other).wait());
   ASSERT_TRUE(heap().empty_cache());
   const allocation_history h = told();
-  EXPECT_EQ(count(h, history_action::free_completed), 2u);
-  const auto done = std::find_if(h.events.begin(), h.events.end(), [&](const history_event &e) {
-    return e.action == history_action::free_completed && e.address == address_of(*used);
-  });
-  ASSERT_NE(done, h.events.end());
-  EXPECT_EQ(done->usable, 1_MiB);
-  EXPECT_EQ(count(h, history_action::page_unmap), 1u);
+  EXPECT_EQ(count(h, history_action::free_completed), 3u);
+  const auto completed = [&](const void *block) {
+    const auto done = std::find_if(h.events.begin(), h.events.end(), [&](const history_event &e) {
+      return e.action == history_action::free_completed && e.address == address_of(block);
+    });
+    return done != h.events.end() ? *done : history_event{};
+  };
+  EXPECT_EQ(completed(*used).bytes, 1_MiB - 100);
+  EXPECT_EQ(completed(*used).usable, 1_MiB);
+  EXPECT_EQ(completed(*small).bytes, 700u);
+  EXPECT_EQ(completed(*small).usable, 1024u);
+  EXPECT_EQ(count(h, history_action::page_unmap), 2u) << "of small and of large blocks";
 }
 
 // What is told of pages adds up to what is held, wherever they went.
