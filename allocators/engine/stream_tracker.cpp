@@ -43,6 +43,8 @@ bool stream_tracker::adopt(arena &a, stream_ref s) {
   const arena::service now = a.service_now();
   if (!now.ended || now.pinned) return false;
   fence &last_work = heap_.returns_of(a).last_work;
+  const relaxed_capture_mode relaxed(heap_.device.driver());
+  if (!relaxed.entered()) return false;
   if (const auto passed = last_work.passed(); !passed || !*passed) {
     if (capturing(s) || !last_work.make_wait(heap_.device, thread_stream::handle_of(s)))
       return false;

@@ -14,8 +14,8 @@
 
 namespace stillmap {
 
-// Which work the host waits for. No event can be recorded on a stream that was destroyed: one wait for the device
-// ends all uses there.
+// Which work the host waits for. No event can be recorded on a stream that was destroyed: for a use there without one
+// it waits for the device.
 enum class waiting_for { nothing, destroyed_streams, everything };
 
 class stream_tracker {

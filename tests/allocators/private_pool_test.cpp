@@ -506,9 +506,14 @@ TEST_F(private_pools_test, nothing_the_allocator_does_spoils_a_capture) {
       must_free(must_allocate(6 * page(), stream_ref()));
       const private_pool p = *heap().create_pool();
       ASSERT_TRUE(heap().begin_allocate_to_pool(p, *s));
+      const stream ended = make_stream();  // its arena serves the next new stream
+      must_free(must_allocate(2 * page(), ended));
+      hold(ended.get());
+      ASSERT_TRUE(heap().forget_stream(ended));
       captured_graph graph(dev(), *s, mode);
       void *const before = must_allocate(2 * page(), *s);
       graph.fill(before, 1, 2 * page(), *s);
+      release(ended.get());
       keep_busy(heap(), page(), t, u, *s);
       std::thread([&] { keep_busy(heap(), page(), u, t, *s); }).join();
       void *const after = must_allocate(5 * page(), *s);
