@@ -106,9 +106,10 @@ class caching_allocator {
   // the same time. Without a pool, blocks that a graph uses must stay allocated.
   //
   // No call of this allocator invalidates a capture in progress, in any capture mode and on any
-  // thread, except the destructor, which waits for the device. A capture that another thread begins on
-  // a stream during a call for that same stream may be invalidated: CUDA cannot be asked and told in
-  // one step. A capturing stream can allocate too:
+  // thread, except the destructor, which waits for the device. So does the search for streams that were destroyed
+  // without forget_stream, where some are found: captures of non-blocking streams that the allocator does not know
+  // are invalidated then. A capture that another thread begins on a stream during a call for that same stream may
+  // be, too: CUDA cannot be asked and told in one step. A capturing stream can allocate too:
   // the allocator then uses idle memory first, creates pages next, and waits on the host last.
   //
   // A pool is reference-counted: create_pool returns it with one reference, retain_pool adds one,
@@ -137,7 +138,8 @@ class caching_allocator {
   // Releases all whole free pages to the device, once the work queued on their streams has
   // completed. Pages of private pools and of capturing streams stay. Without VMM: releases all
   // unused chunks; the host waits. Returns what was released, and what stayed and why.
-  // Ensures: memory that cannot be released stays usable.
+  // Ensures: memory that cannot be released stays usable. While memory of the allocator is suspended, nothing is
+  //          released.
   // Errors:  the driver's; busy (while a stream captures a graph: without VMM, or where pages are
   //          lent from stream to stream; what can be released is).
   result<release_report> empty_cache();

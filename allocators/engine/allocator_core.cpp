@@ -138,8 +138,13 @@ status allocator_core::record_use(void *block, stream_ref s) {
   if (heap_.in_child()) return forked_error("caching_allocator::record_use");
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   if (arena *const a = heap_.addresses.at(address)) {
-    const lock_guard lock(a->lock());
-    if (a->record_use(address, thread_stream::key_of(s))) {
+    const stream_ref key = thread_stream::key_of(s);
+    bool recorded = false;
+    {
+      const lock_guard lock(a->lock());
+      recorded = a->record_use(address, key);
+    }
+    if (recorded) {
       heap_.observers.used(block, s);
       return {};
     }
@@ -167,7 +172,9 @@ status allocator_core::zero(void *block, std::size_t bytes, stream_ref s) {
 result<void *> allocator_core::allocate_notified(std::size_t bytes, stream_ref s,
                                                  const allocate_options &options) {
   heap_observers &observers = heap_.observers;
-  if (observers.history.holds_requests()) return refuse_suspended();
+  if (observers.history.holds_requests() && bytes != 0 && !heap_.in_child()) {
+    return refuse_suspended();
+  }
   const call_stack stack = observers.history.capture();
   const auto block = allocate_slow(bytes, s, options);
   if (!block && is_device_short(block.error())) observers.failed(block.error(), bytes, s, stack);
@@ -184,8 +191,9 @@ status allocator_core::free_notified(void *block, std::optional<stream_ref> last
   if (a == nullptr) return free_slow(block, last_used_on);
   if (last_used_on) {  // all that can fail comes before the records
     const status used = with_host_memory(freeing, [&]() -> status {
+      const stream_ref key = thread_stream::key_of(*last_used_on);
       const lock_guard lock(a->lock());
-      a->record_use(address, thread_stream::key_of(*last_used_on));
+      a->record_use(address, key);
       return {};
     });
     if (!used) return used;
@@ -237,6 +245,12 @@ status allocator_core::forget_stream(stream_ref named) {
 result<release_report> allocator_core::trim(const char *op, std::size_t keep) {
   if (heap_.in_child()) return forked_error(op);
   const growth_lock growing(heap_.growth_mutex);
+  // What is suspended has no pages, and its places are needed when it comes back.
+  if (heap_.observers.history.holds_requests()) {
+    std::vector<arena *> keeping;
+    for (const auto &a : heap_.arenas) keeping.push_back(a.get());
+    return report_release(heap_, *source_, 0, keeping);
+  }
   const relaxed_capture_mode relaxed(heap_.device.driver());
   STILLMAP_RETURN_IF_ERROR(relaxed.entered());
   streams_.end_destroyed();

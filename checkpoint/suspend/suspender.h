@@ -71,7 +71,8 @@ class suspender {
 
   // Saves the contents, unmaps the pages, and releases them together with all other free pages of
   // their pools.
-  // Requires: `options.idle` covers all work that is queued on the memory.
+  // Requires: `options.idle` covers all work that is queued on the memory. No request to an allocator of the tag is in
+  //           progress: later ones are refused, but one that has begun may return memory without pages.
   // Ensures:  failure: nothing changed; the memory stayed mapped.
   // Errors:   invalid_argument (no memory has this tag), busy (the tag is suspended already, or in
   //           another call; a page is also used outside of the tag: value = its address; a stream

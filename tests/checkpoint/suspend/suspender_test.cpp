@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <thread>
@@ -187,6 +189,24 @@ TEST_F(suspender_test, a_suspended_allocator_refuses_requests) {
     }
   }
   EXPECT_TRUE((*other)->allocate(1000, s)) << "another tag";
+  const auto nothing = (*heap)->allocate(0, s);
+  EXPECT_TRUE(nothing && *nothing == nullptr);
+  // What is suspended is not the allocator's to give away.
+  const auto report = (*heap)->empty_cache();
+  ASSERT_TRUE(report) << report.error().message();
+  EXPECT_EQ(report->released, 0u);
+  EXPECT_TRUE(
+      fails_with(outcome((*heap)->allocate(1000, s)), errc::busy, "caching_allocator::allocate"));
+  // A forked child must not wait for locks that another thread may have held at the fork.
+  const pid_t child = fork();
+  ASSERT_NE(child, -1);
+  if (child == 0) {
+    const auto refused = (*heap)->allocate(1000, s);
+    _exit(!refused && refused.error().is(errc::not_supported) ? 0 : 1);
+  }
+  int ended = 0;
+  ASSERT_EQ(waitpid(child, &ended, 0), child);
+  EXPECT_TRUE(WIFEXITED(ended) && WEXITSTATUS(ended) == 0);
   EXPECT_TRUE((*heap)->free(*small));
   ASSERT_TRUE(tested().resume("heap"));
   for (const std::size_t bytes : {std::size_t{1000}, 4 * page(), 40 * page()}) {
