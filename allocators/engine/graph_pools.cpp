@@ -88,9 +88,12 @@ status graph_pools::end_allocate(private_pool p, stream_ref named) {
   if (now == found->capturing.end()) {
     return make_error(errc::invalid_argument, op, "the stream does not allocate to the pool", p.id);
   }
-  // If the stream was destroyed meanwhile, its arena may serve another stream.
-  arena *const outside = now->outside;
-  heap_.streams.serve(s, outside->service_now().serves(s) ? outside : nullptr);
+  // If the stream was destroyed meanwhile, its arenas may serve others, and another arena a stream of that handle.
+  arena *const outside = now->outside, *const inside = heap_.streams.of(s);
+  const auto &own = found->arenas;
+  if (inside != nullptr && std::find(own.begin(), own.end(), inside) != own.end()) {
+    heap_.streams.serve(s, outside->service_now().serves(s) ? outside : nullptr);
+  }
   found->capturing.erase(now);
   return {};
 }
