@@ -152,17 +152,14 @@ status page_source::collect_pages(arena &a, std::size_t pages, effort level, pag
   // The addresses of the arena's own free pages may be part of a graph.
   if (!supply.ordered_by_host) take(a);
   note_memory_state(peak, missing > room(heap_.ceiling()));
-  if (missing > freely) {
-    for (const bool idle_ones : {true, false}) {
-      for (const auto &other : heap_.arenas) {
-        if (missing == freely || other.get() == &a || !mover_.gives_pages(*other)) continue;
-        if (level == effort::ordinary && !(idle_ones && streams_.is_idle(*other))) continue;
-        if (level == effort::all && supply.ordered_by_host && !streams_.is_idle(*other)) continue;
-        if (level != effort::ordinary && streams_.capturing(*other))
-          continue;  // no event can be recorded on it
-        if (mover_.lends(*other) || mover_.drop_aliases(*other)) take(*other);
-      }
-    }
+  for (const auto &other : heap_.arenas) {
+    if (missing <= freely) break;
+    if (other.get() == &a || !mover_.gives_pages(*other)) continue;
+    const bool only_idle =
+        level == effort::ordinary || (level == effort::all && supply.ordered_by_host);
+    if (only_idle && !streams_.is_idle(*other)) continue;
+    if (level != effort::ordinary && streams_.capturing(*other)) continue;  // takes no event
+    if (mover_.lends(*other) || mover_.drop_aliases(*other)) take(*other);
   }
   if (missing == 0) return {};
   if (missing > room(most)) {
@@ -186,7 +183,7 @@ status page_source::create(arena &a, std::size_t pages, page_supply &supply) {
   if (!s) {
     // The rest of the device is in use by others.
     if (s.error().code != std::errc::not_enough_memory) {
-      refused_beyond_ = heap_.committed();
+      refused_beyond_ = heap_.committed() + supply.moved_pages * heap_.page_bytes;
       note_memory_state(heap_.counters.live_peak, true);
     }
     return s;
