@@ -40,7 +40,7 @@ struct caching_allocator_options {
   std::shared_ptr<heap_observer> observer{};
   // Called when a request of `bytes` would fail with out_of_memory. Returns true after it has freed
   // memory, to retry the request, or false to let it fail. Called without any lock of the
-  // allocator; it may call the allocator.
+  // allocator; it may call the allocator. Must not throw.
   std::function<bool(std::size_t bytes)> on_out_of_memory{};
   // The tag of the allocator's addresses, for modules that select memory by tag.
   std::string tag = "caching_allocator";

@@ -6,8 +6,10 @@
 // Host memory: functions that say so may run out of it, and then allocate nothing. The others need none.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "stillmap/allocators/engine/arena_lock.h"
@@ -108,6 +110,7 @@ class arena {
   std::vector<page_recall> find_lent(const block_request &r, const other_blocks &others)
       STILLMAP_REQUIRES(lock_);
   // Once they are set aside: they are free here, and aliased where they were. May run out, and then changes nothing.
+  // Requires: the locks of the arenas that they are in, which the analysis does not see.
   void recall_lent(const std::vector<page_recall> &pages) STILLMAP_REQUIRES(lock_);
 
   // ---- whom it serves ----

@@ -1,4 +1,4 @@
-// A spin lock for an arena: one exchange to lock, one store to unlock. It is held for nanoseconds,
+// A spin lock for an arena: one exchange to lock, one store to unlock. Requests hold it for nanoseconds,
 // nearly always by the one thread that uses the stream, and never across a driver call.
 #pragma once
 

@@ -1,5 +1,5 @@
 // What comes back to an arena later: blocks that other streams still use, and addresses whose old mapping
-// is not undone yet. Only growth uses it, under the allocator's growth mutex. Internal.
+// is not undone yet. Only growth uses it, under the growth lock. Internal.
 // docs/allocator_streams.md#locks
 #pragma once
 
@@ -21,7 +21,7 @@ struct arena_returns {
 
   pending_frees pending;
   std::vector<unmapping_extents> unmapping;
-  fence last_work;  // of a stream that has ended: arena::ended
+  fence last_work;  // of a stream that has ended: arena::service
 };
 
 }  // namespace stillmap

@@ -94,14 +94,14 @@ class block_store {
 
   // ---- blocks in extents ----
 
-  // Turns a live extent into the block, or for block_request::extent_request() into a slab with the block. May run
-  // out: then the extent is free memory.
+  // Turns a live extent into the block. May run out: then the extent is free memory.
   void *enter(extent *s, const block_request &r) {
     if (!s->in_table) enter_in_table_or_release(*s);
     begin_use(*s, r.plainly_aligned());
     s->cross_stream = false;
     return hand_out(*s, r);
   }
+  // The same into a slab with the block; and into either, an extent of block_request::extent_request().
   void *enter_slab(extent *memory, const block_request &r);
   void *enter_found(extent *s, const block_request &r) {
     return r.small() ? enter_slab(s, r) : enter(s, r);

@@ -48,7 +48,7 @@ class claim {
                        const other_blocks *others);
   // For the place of the latest examine().
   const std::vector<page_recall> &recalls() const { return recalls_; }
-  // Takes that place. Requires: it is available. Returns its live extent.
+  // Takes that place. Requires: it is available, and was examined without `others`. Returns its live extent.
   extent *take(block_store &of, extent *first, std::uint64_t begin, std::uint64_t bytes);
 
  private:

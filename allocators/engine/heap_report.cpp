@@ -115,13 +115,15 @@ heap_map map_of(heap &h) {
   heap_map out;
   out.page_bytes = h.page_bytes;
   for (const auto &a : h.arenas) {
-    const lock_guard lock(a->lock());
     heap_map::arena &drawn = out.arenas.emplace_back();
-    drawn.id = a->id;
-    drawn.pool = a->service_locked().pool;
-    drawn.stream = thread_stream::reported(a->service_locked().stream);
-    a->extents().each_reservation([&](const virtual_range &r) { drawn.reserved.push_back(r); });
-    describe(a->blocks(), drawn.extents);
+    {
+      const lock_guard lock(a->lock());
+      drawn.id = a->id;
+      drawn.pool = a->service_locked().pool;
+      drawn.stream = thread_stream::reported(a->service_locked().stream);
+      a->extents().each_reservation([&](const virtual_range &r) { drawn.reserved.push_back(r); });
+      describe(a->blocks(), drawn.extents);
+    }
     sort_by_address(drawn);
   }
   if (h.observers.enabled()) h.observers.history.push({});

@@ -145,6 +145,7 @@ void page_mover::release_old_mappings(arena &a, const extent_map::carved_extent 
                                       page_supply &supply) {
   std::uint64_t to = place.missing.begin.value();
   for (taken_pages &t : supply.moved) {
+    // A request may have changed what lends() said when the pages were taken; expect_release covers both.
     const bool stay = t.from == &a || lends(*t.from);
     {
       const arena_pair_lock locks(*t.from, a);

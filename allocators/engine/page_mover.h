@@ -42,7 +42,7 @@ class page_mover {
 
   // Whether another arena may take pages from this one, and would find any. Makes no driver call.
   bool gives_pages(arena &a) const;
-  // Whether pages that leave for another arena stay mapped there.
+  // Whether pages that leave for another arena stay mapped there: the arena may lend, and there are few arenas.
   bool lends(const arena &a) const STILLMAP_REQUIRES(growth);
   // Returns the pages taken. Those taken are in `supply`, also if the host has no memory for more of them.
   std::size_t take_free_pages(arena &victim, std::size_t pages, page_supply &supply)

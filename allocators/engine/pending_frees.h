@@ -1,5 +1,5 @@
 // Freed blocks that work queued on other streams still uses, in one queue for each of those streams.
-// Pure bookkeeping: allocator_core records the events and queries them. Internal.
+// Pure bookkeeping: stream_tracker records the events and queries them. Internal.
 // docs/allocator_streams.md#a-block-and-its-streams
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <new>
 #include <unordered_map>
 #include <utility>
