@@ -98,8 +98,10 @@ class loop_memory {
     last_ = next_ = &nothing_;
     nothing_.next = nullptr;
   }
-  // Of the key, or the empty one for it. Requires: there are places.
+  // Of the key, or the empty one for it. In a loop it is mostly the one that comes next, which is at hand.
+  // Requires: there are places.
   std::size_t slot_of(std::uint64_t key) const {
+    if (next_->key == key) return static_cast<std::size_t>(next_ - places_.data());
     std::size_t i = (key * odd >> 32) & (places_.size() - 1);
     while (places_[i].key != 0 && places_[i].key != key) i = (i + 1) & (places_.size() - 1);
     return i;

@@ -377,6 +377,27 @@ TEST_F(reused_handle, nor_those_of_a_stream_that_allocated_to_the_pool) {
   EXPECT_EQ(h.heap().stats().total.committed, 0u);
 }
 
+// Regression: when the stream before it, destroyed meanwhile, left a pool, the new stream lost its arena.
+TEST_F(reused_handle, keeps_its_arena_when_the_one_before_leaves_a_pool) {
+  checked_heap h(dev());
+  const stream other = make_stream();
+  std::optional<stream> ending = make_stream();
+  const stream_handle handle = ending->get();
+  const auto pool = h.heap().create_pool();
+  ASSERT_TRUE(pool && h.heap().begin_allocate_to_pool(*pool, *ending));
+  ending.reset();
+  ASSERT_TRUE(h.heap().empty_cache()) << "which finds that it is gone";
+  ASSERT_TRUE(h.allocate(page(), other)) << "in the arena that served it outside of the pool";
+  const stream next = make_stream();
+  ASSERT_EQ(next.get(), handle);
+  ASSERT_TRUE(h.allocate(page(), next));
+  const std::size_t arenas = h.heap().stats().arenas.size();
+  ASSERT_TRUE(h.heap().end_allocate_to_pool(*pool, next));
+  ASSERT_TRUE(h.allocate(page(), next));
+  EXPECT_EQ(h.heap().stats().arenas.size(), arenas);
+  EXPECT_EQ(h.disagreement(), "");
+}
+
 // Streams come and go with their work queued, and each new one has the handle of the last that went.
 // Blocks may outlive their streams.
 TEST_F(reused_handle, random_programs_overwrite_nothing_that_is_used) {
