@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 
 #include "bench/replay/internal/failure.h"
@@ -13,21 +12,16 @@
 namespace stillmap::replay {
 
 std::size_t peak_of_last_iteration(const replay_plan &plan) {
-  const auto is_boundary = [](const planned_op &op) { return op.verb == trace_verb::iteration; };
-  // A boundary may be at the very end too, behind the last iteration.
-  const bool closed = !plan.ops.empty() && is_boundary(plan.ops.back());
-  const auto last =
-      std::find_if(plan.ops.rbegin() + (closed ? 1 : 0), plan.ops.rend(), is_boundary);
-  const auto begin = static_cast<std::size_t>(plan.ops.rend() - last);
   std::vector<std::uint64_t> of(plan.slots);
-  std::uint64_t live = 0, most = 0;
+  std::uint64_t live = 0, most = 0;  // of the iteration
   std::size_t found = plan.ops.size();
   for (std::size_t i = 0; i < plan.ops.size(); ++i) {
     const planned_op &op = plan.ops[i];
+    if (op.verb == trace_verb::iteration) most = 0;
     if (op.verb == trace_verb::free) live -= of[op.slot];
     if (op.verb != trace_verb::allocate) continue;
     live += of[op.slot] = op.bytes;
-    if (i < begin || live <= most) continue;
+    if (live <= most) continue;
     most = live;
     found = i;
   }

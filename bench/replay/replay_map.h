@@ -21,7 +21,7 @@ struct replay_moment {
 };
 
 // Returns the index in plan.ops of the request after which the live bytes of the last iteration
-// first reach their maximum; plan.ops.size() if nothing is allocated. The first iteration includes
+// that allocates first reach their maximum; plan.ops.size() if nothing is allocated. The first iteration includes
 // the events before it.
 std::size_t peak_of_last_iteration(const replay_plan &plan);
 

@@ -38,6 +38,11 @@ TEST(ReplayMap, ThePeakIsThatOfTheLastIteration) {
   const std::size_t at = peak_of_last_iteration(p);
   ASSERT_LT(at, p.ops.size());
   EXPECT_EQ(p.ops[at].bytes, 300u);
+  // A program that ends: nothing is allocated after the last boundary.
+  const replay_plan ended = plan_of("a,0,100,0\ni\na,1,900,0\nf,1\ni\nf,0\n");
+  const std::size_t before = peak_of_last_iteration(ended);
+  ASSERT_LT(before, ended.ops.size());
+  EXPECT_EQ(ended.ops[before].bytes, 900u);
   const replay_plan none = plan_of("i\n");
   EXPECT_EQ(peak_of_last_iteration(none), none.ops.size());
 }
