@@ -32,7 +32,7 @@ status check_page(std::size_t bytes, std::size_t granularity) {
 caching_allocator::caching_allocator(std::unique_ptr<allocator_core> c) : core_(std::move(c)) {}
 caching_allocator::~caching_allocator() {
   // In a forked child nothing can be released, and threads that do not exist here may hold locks.
-  if (core_->shared_heap().in_child()) {
+  if (core_->in_child()) {
     static_cast<void>(core_.release());
   } else {
     core_->close_trace();
@@ -103,7 +103,7 @@ status caching_allocator::forget_stream(stream_ref s) {
                           [&] { return core_->forget_stream(s); });
 }
 void caching_allocator::mark_iteration() {
-  core_->shared_heap().observers.iteration_began();
+  if (!core_->in_child()) core_->shared_heap().observers.iteration_began();
 }
 result<private_pool> caching_allocator::create_pool() {
   return with_host_memory("caching_allocator::create_pool",
@@ -151,28 +151,30 @@ caching_allocator_stats caching_allocator::stats() const {
   return core_->stats();
 }
 void caching_allocator::reset_peaks() {
-  stillmap::reset_peaks(core_->shared_heap());
+  if (!core_->in_child()) stillmap::reset_peaks(core_->shared_heap());
 }
 result<heap_map> caching_allocator::map() const {
-  return with_host_memory("caching_allocator::map",
-                          [&]() -> result<heap_map> { return map_of(core_->shared_heap()); });
+  constexpr const char *op = "caching_allocator::map";
+  if (core_->in_child()) return forked_error(op);
+  return with_host_memory(op, [&]() -> result<heap_map> { return map_of(core_->shared_heap()); });
 }
 status caching_allocator::record_history(history_options options) {
+  if (core_->in_child()) return forked_error("caching_allocator::record_history");
   return core_->shared_heap().observers.history.start(options);
 }
 void caching_allocator::stop_history() {
-  core_->shared_heap().observers.history.stop();
+  if (!core_->in_child()) core_->shared_heap().observers.history.stop();
 }
 void caching_allocator::forget_history() {
-  core_->shared_heap().observers.history.forget();
+  if (!core_->in_child()) core_->shared_heap().observers.history.forget();
 }
 bool caching_allocator::records_history() const {
-  return core_->shared_heap().observers.history.recording();
+  return !core_->in_child() && core_->shared_heap().observers.history.recording();
 }
 result<allocation_history> caching_allocator::history() const {
-  if (core_->shared_heap().in_child()) return forked_error("caching_allocator::history");
-  return with_host_memory("caching_allocator::history",
-                          [&] { return core_->shared_heap().observers.history.copy(); });
+  constexpr const char *op = "caching_allocator::history";
+  if (core_->in_child()) return forked_error(op);
+  return with_host_memory(op, [&] { return core_->shared_heap().observers.history.copy(); });
 }
 const stillmap::device &caching_allocator::device() const {
   return core_->shared_heap().device;

@@ -39,8 +39,9 @@ class allocator_core;
 // Host memory: a call that runs out of it fails with out_of_memory, whose code then equals
 //          std::errc::not_enough_memory, and changes nothing. free() of a block on its own stream, or on
 //          those passed to record_use, needs none.
-// Fork:    in a child of the process that created it, every call that allocates, frees or releases
-//          memory fails with not_supported, and the destructor releases nothing.
+// Fork:    in a child of the process that created it, every call that can fail does, with not_supported; the others
+//          do nothing and say nothing: stats() is empty. The destructor releases nothing. No call waits for a lock
+//          that another thread may have held at the fork.
 class caching_allocator {
  public:
   // Errors: invalid_argument (peer_devices names a device that cannot access this one: value is its
@@ -181,7 +182,7 @@ class caching_allocator {
   void forget_history();  // stops and frees the recorded events
   bool records_history() const;
   // Returns a copy of the recorded events.
-  // Errors: not_supported (in a forked child), out_of_memory (host memory).
+  // Errors: out_of_memory (host memory).
   result<allocation_history> history() const;
 
   const stillmap::device &device() const;

@@ -261,6 +261,7 @@ result<release_report> allocator_core::trim(const char *op, std::size_t keep) {
 // ---- what it knows ----
 
 result<std::size_t> allocator_core::usable_size(const void *block) const {
+  if (in_child()) return forked_error("caching_allocator::usable_size");
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   if (const arena *const a = heap_.addresses.at(address)) {
     const lock_guard lock(a->lock());
@@ -272,6 +273,7 @@ result<std::size_t> allocator_core::usable_size(const void *block) const {
 }
 
 caching_allocator_stats allocator_core::stats() const {
+  if (in_child()) return {};
   return stats_of(heap_, source_->created_ahead());
 }
 

@@ -83,6 +83,7 @@ class allocator_core {
   // The allocator ends: its live blocks end in the trace too.
   void close_trace() const { heap_.observers.allocator_destroyed(this); }
 
+  bool in_child() const { return heap_.in_child(); }
   heap &shared_heap() { return heap_; }
   graph_pools &pools() { return pools_; }
 

@@ -152,7 +152,16 @@ TEST_F(allocator_threads, a_forked_child_is_refused_and_does_no_harm) {
     const auto refused = [](const status &s) { return !s && s.error().is(errc::not_supported); };
     const bool right = refused(testing::outcome((*made)->allocate(1000))) &&
                        refused((*made)->free(*block)) && refused((*made)->record_use(*block, {})) &&
-                       refused(testing::outcome((*made)->empty_cache()));
+                       refused(testing::outcome((*made)->empty_cache())) &&
+                       refused(testing::outcome((*made)->map())) &&
+                       refused(testing::outcome((*made)->usable_size(*block))) &&
+                       refused(testing::outcome((*made)->history())) &&
+                       refused((*made)->record_history()) && !(*made)->records_history() &&
+                       (*made)->stats().total.committed == 0;
+    (*made)->reset_peaks();
+    (*made)->stop_history();
+    (*made)->forget_history();
+    (*made)->mark_iteration();
     made->reset();
     _exit(right ? 0 : 1);
   }
