@@ -1,6 +1,8 @@
 // stillmap task suspend and resume.
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/text.h"
@@ -29,8 +31,9 @@ exit_status print(const task_suspend_options &o, bool suspended,
   return exit_ok;
 }
 
-// The tag as the process has it, or the sum of all with a name; empty where its status does not list it.
-outcome<control::tag_status> status_of(const task_suspend_options &o) {
+// The tag as the process has it, or the sum of all with a name; nothing where its status does not list it, or leaves
+// some out: then the process itself answers.
+outcome<std::optional<control::tag_status>> status_of(const task_suspend_options &o) {
   if (o.all == !o.tag.empty()) return fail(exit_usage, "either TAG or --all is needed");
   if (!o.all) STILLMAP_RETURN_IF_ERROR(check_tags(o.task, {o.tag}));
   STILLMAP_ASSIGN_OR_RETURN(const auto s, about(client_of(o.task).status(), o.task.socket));
@@ -41,8 +44,7 @@ outcome<control::tag_status> status_of(const task_suspend_options &o) {
     sum.mapped_bytes += t.mapped_bytes;
     sum.suspended_bytes += t.suspended_bytes;
   }
-  // What is omitted is unknown: the process itself answers.
-  if (o.all && s.omitted_tags != 0) sum.mapped_bytes = sum.suspended_bytes = 1;
+  if (!o.all || s.omitted_tags != 0) return std::nullopt;
   return sum;
 }
 
@@ -50,19 +52,20 @@ outcome<control::tag_status> status_of(const task_suspend_options &o) {
 
 outcome<exit_status> run_task_suspend(const task_suspend_options &o) {
   STILLMAP_ASSIGN_OR_RETURN(const auto now, status_of(o));
-  if (o.all && now.mapped_bytes == 0) {
+  if (o.all && now && now->mapped_bytes == 0) {
     return fail(exit_not_found,
                 fmt::format("{}: {}", printable(o.task.socket),
-                            now.suspended_bytes == 0
+                            now->suspended_bytes == 0
                                 ? "no memory has a tag"
                                 : "all tags are suspended already; `stillmap task resume --all` "
                                   "brings them back"));
   }
-  if (now.suspended_bytes != 0 && now.mapped_bytes == 0) {
-    return fail(exit_busy, fmt::format("{}: the tag {} is suspended already{}; `stillmap task "
-                                       "resume` brings it back",
-                                       printable(o.task.socket), printable(o.tag),
-                                       now.store ? fmt::format(" ({})", name_of(*now.store)) : ""));
+  if (now && now->suspended_bytes != 0 && now->mapped_bytes == 0) {
+    return fail(exit_busy,
+                fmt::format("{}: the tag {} is suspended already{}; `stillmap task "
+                            "resume` brings it back",
+                            printable(o.task.socket), printable(o.tag),
+                            now->store ? fmt::format(" ({})", name_of(*now->store)) : ""));
   }
   control::suspend_request r;
   r.tag = o.tag;
@@ -77,10 +80,10 @@ outcome<exit_status> run_task_suspend(const task_suspend_options &o) {
 
 outcome<exit_status> run_task_resume(const task_suspend_options &o) {
   STILLMAP_ASSIGN_OR_RETURN(const auto now, status_of(o));
-  if (o.all && now.suspended_bytes == 0) {
+  if (o.all && now && now->suspended_bytes == 0) {
     return fail(exit_not_found, fmt::format("{}: no tag is suspended", printable(o.task.socket)));
   }
-  if (now.suspended_bytes == 0 && now.mapped_bytes != 0) {
+  if (now && now->suspended_bytes == 0 && now->mapped_bytes != 0) {
     return fail(exit_failed, fmt::format("{}: the tag {} is not suspended: its memory is there",
                                          printable(o.task.socket), printable(o.tag)));
   }
