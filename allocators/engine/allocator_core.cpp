@@ -102,13 +102,13 @@ result<void *> allocator_core::serve(std::size_t bytes, stream_ref named,
 
 // Only a stream that was not passed to record_use needs host memory.
 status allocator_core::free_slow(void *block, std::optional<stream_ref> last_used_on) noexcept {
-  if (heap_.in_child()) return forked_error("caching_allocator::free");
+  if (heap_.in_child()) return forked_error(freeing);
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   arena *const a = heap_.addresses.at(address);
   free_outcome outcome = free_outcome::not_ours;
   if (a != nullptr) {
     pending_block *pending = nullptr;
-    const status begun = with_host_memory("caching_allocator::free", [&]() -> status {
+    const status begun = with_host_memory(freeing, [&]() -> status {
       if (last_used_on) last_used_on = thread_stream::key_of(*last_used_on);
       const lock_guard lock(a->lock());
       if (!last_used_on || a->service_locked().serves(*last_used_on) ||
@@ -126,7 +126,7 @@ status allocator_core::free_slow(void *block, std::optional<stream_ref> last_use
     }
   }
   if (outcome == free_outcome::not_ours) {
-    return make_error(errc::invalid_argument, "caching_allocator::free",
+    return make_error(errc::invalid_argument, freeing,
                       "no block begins at this address, or it was freed already", address, 0,
                       error_unit::address);
   }

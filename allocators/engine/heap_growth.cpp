@@ -75,7 +75,7 @@ result<void *> heap_growth::find_memory(arena &a, const block_request &r, bool r
     STILLMAP_ASSIGN_OR_RETURN(extent *const s,
                               source_.extend(a, whole ? r : r.extent_request(), level));
     const lock_guard lock(a.lock());
-    return r.small() && !whole ? a.blocks().enter_slab(s, r) : a.blocks().enter(s, r);
+    return whole ? a.blocks().enter(s, r) : a.blocks().enter_found(s, r);
   };
 
   const context_scope inside(heap_.device.driver(), heap_.device.context());
@@ -92,9 +92,7 @@ result<void *> heap_growth::find_memory(arena &a, const block_request &r, bool r
   // First all free pages anywhere, then also those that become free once streams have passed.
   for (const bool wait : {false, true}) {
     const effort far = wait ? effort::waiting : effort::all;
-    if (found.error().is(errc::address_space_exhausted)) {
-      source_.free_addresses();
-    }
+    if (found.error().is(errc::address_space_exhausted)) source_.free_addresses();
     reclaimer_.reclaim(wait ? waiting_for::everything : waiting_for::nothing);
     heap_.flush_all();
     if (void *const block = try_free(false, search_in::own_zone)) return block;
