@@ -102,23 +102,20 @@ std::size_t extent_set::free_pages() const {
   return sum;
 }
 
-// Sets the state of `s`, which is in no index, merges it with equal neighbours and indexes it.
+// Sets the state of `s`, which is in no index, to one in which neighbours are merged. Merges and indexes it.
 // Returns the extent that it is part of now.
 extent *extent_set::set_state(extent *s, extent_state state) {
   s->state = state;
-  if (state != extent_state::live && state != extent_state::unmapping) {
-    if (is(s->next, state)) {
-      remove_from_index(s->next);
-      merge_next(s);
-    }
-    if (is(s->previous, state)) {
-      s = s->previous;
-      remove_from_index(s);
-      merge_next(s);
-    }
-    add_to_index(s);
+  if (is(s->next, state)) {
+    remove_from_index(s->next);
+    merge_next(s);
   }
-  rekey_neighbours(*s);
+  if (is(s->previous, state)) {
+    s = s->previous;
+    remove_from_index(s);
+    merge_next(s);
+  }
+  add_to_index(s);
   return s;
 }
 
