@@ -273,6 +273,8 @@ TEST_F(allocate, reports_what_it_holds) {
   s = h.heap().stats();
   EXPECT_EQ(s.total.live, 512u);
   EXPECT_EQ(s.total.live_peak, 512 + 3_MiB + 512);
+  EXPECT_EQ(s.total.frees, 1u);
+  EXPECT_EQ(s.arenas[0].frees, 1u);
   // Kept for the next request of its size where such requests recur, and pages can move meanwhile.
   for (int i = 0; i < 40; ++i) {
     const auto again = h.heap().allocate(3_MiB + 1);

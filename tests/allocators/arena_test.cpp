@@ -95,6 +95,45 @@ TEST_F(arena_places, a_cached_block_of_the_size_comes_before_other_free_memory) 
   EXPECT_EQ(arena_.allocate(pages(2)), small) << "in a state that never was";
 }
 
+// The fast path, which searches nothing, serves an iteration that is as the one before.
+TEST_F(arena_places, what_is_asked_for_in_the_same_order_is_reused_without_a_search) {
+  const lock_guard lock(arena_.lock());
+  arena_.extents().put_back(taken_.front());
+  const auto reused = [&]() STILLMAP_REQUIRES(arena_.lock()) {
+    int n = 0;
+    std::vector<void *> blocks;
+    for (const std::size_t each : {1u, 3u, 2u}) {
+      void *const block = arena_.blocks().reuse(pages(each));
+      if (block != nullptr) ++n;
+      blocks.push_back(block != nullptr ? block : arena_.allocate_not_reused(pages(each)));
+      EXPECT_NE(blocks.back(), nullptr);
+    }
+    for (void *const block : blocks) free(block);
+    return n;
+  };
+  EXPECT_EQ(reused(), 0);
+  EXPECT_EQ(reused(), 2) << "what follows the last of an iteration is not known yet";
+  EXPECT_EQ(reused(), 3);
+  EXPECT_EQ(reused(), 3);
+}
+
+// A program may change: what it moved counts half after so many allocations, and so on.
+TEST_F(arena_places, moved_pages_are_forgotten_by_halves) {
+  const lock_guard lock(arena_.lock());
+  arena_.note_moved(100);
+  arena_.age_moved();
+  EXPECT_EQ(arena_.moved(), 100u);
+  block_counters &n = arena_.blocks().counters();
+  n.allocations += policy::moved_half_life + 1;
+  arena_.age_moved();
+  arena_.age_moved();
+  EXPECT_EQ(arena_.moved(), 50u) << "once for that time";
+  n.allocations += policy::moved_half_life + 1;
+  arena_.age_moved();
+  EXPECT_EQ(arena_.moved(), 25u);
+  n.allocations -= 2 * (policy::moved_half_life + 1);
+}
+
 // The pages of a placement have moved to the end of one reservation and to the begin of the next, which
 // happen to be side by side. They come back as two runs.
 TEST(arena_recall, pages_come_back_from_two_adjacent_reservations) {

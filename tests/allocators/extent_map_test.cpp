@@ -538,6 +538,18 @@ TEST(extent_map, committed_addresses_come_and_go_as_one) {
   EXPECT_EQ(extents.place(map_page), nullptr);
 }
 
+TEST(extent_map, counts_the_host_memory_of_its_extents) {
+  extent_map extents(map_page);
+  extents.add({device_address(base), 64 * map_page}, true);
+  const std::size_t before = extents.host_bytes();
+  constexpr std::size_t placed = 1000;
+  for (std::size_t i = 0; i < placed; ++i) {
+    ASSERT_NE(extents.place(allocation_granule), nullptr);
+  }
+  EXPECT_GE(extents.host_bytes(), before + (placed - 16) * sizeof(extent));
+  EXPECT_LE(extents.host_bytes(), before + 4 * placed * sizeof(extent));
+}
+
 // Small and large blocks have addresses of their own.
 TEST(extent_map, a_zone_is_not_used_by_blocks_of_another) {
   extent_map extents(map_page);

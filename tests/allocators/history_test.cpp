@@ -76,6 +76,7 @@ TEST_F(history, a_block_is_told_from_its_memory_to_its_end) {
   EXPECT_EQ(made.stream, stream_ref(s));
   EXPECT_EQ(asked.action, history_action::free_requested);
   EXPECT_EQ(asked.bytes, 3_MiB + 5);
+  EXPECT_EQ(asked.stream, stream_ref(s));
   EXPECT_EQ(h.events[4].action, history_action::free_completed);
   EXPECT_EQ(h.events[4].address, address_of(*block));
   for (std::size_t i = 1; i < h.events.size(); ++i) {

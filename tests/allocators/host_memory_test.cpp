@@ -140,6 +140,7 @@ class allocator_host_memory : public testing::buffer_test {
   bool of_device_ = false;  // the request fails for want of the device's memory, too
   const char *name_ = "";
   std::size_t operations_ = 0;
+  std::size_t arenas_ = 0;  // where nothing fails
   std::optional<fail_host_allocation> failing_;
   std::unique_ptr<checked_heap> heap_;
   std::shared_ptr<shared_quota> quota_;
@@ -310,6 +311,9 @@ void allocator_host_memory::reports() {
 
 void allocator_host_memory::end() {
   heap_->settle();
+  const std::size_t arenas = heap().stats().arenas.size();
+  if (at_.operation == nowhere) arenas_ = arenas;
+  EXPECT_EQ(arenas, arenas_) << "one that nothing frees any more";
   must("empty_cache", [&] { return called([&] { return heap().empty_cache(); }); });
   heap_->drop_all();
   heap_->settle();

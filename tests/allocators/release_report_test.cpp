@@ -50,6 +50,7 @@ TEST_F(release_report_test, each_reason_is_told_with_its_bytes) {
   auto kept = heap_->trim(4 * page());
   ASSERT_TRUE(kept) << kept.error().message();
   EXPECT_EQ(kept->kept, 4 * page());
+  EXPECT_EQ(kept->page_edges, 64_KiB) << "beside whole pages, too";
   auto report = heap_->empty_cache();
   ASSERT_TRUE(report) << report.error().message();
   EXPECT_EQ(kept->released + report->released, 9 * page());

@@ -214,6 +214,7 @@ TEST_F(streams, the_host_waits_for_held_blocks_when_nothing_else_is_left) {
   ASSERT_TRUE(h.free(*block));
   const auto other = h.allocate(8 * page(), s);
   ASSERT_TRUE(other) << other.error().message();
+  EXPECT_EQ(h.heap().stats().host_waits, 1u);
   EXPECT_EQ(h.disagreement(), "");
   h.settle();
   h.drop_all();
