@@ -421,6 +421,34 @@ TEST_F(steady, what_never_repeats_moves_no_more_where_there_is_room) {
   for (void *const block : stay) ASSERT_TRUE((*made)->free(block));
 }
 
+// Addresses that are aliased to pages elsewhere cost mappings. A program that never repeats has no use for them.
+TEST_F(steady, what_never_repeats_keeps_few_aliases) {
+  STILLMAP_NEEDS_VMM();
+  restart_with("unbacked");
+  const stream s = make_stream();
+  caching_allocator_options options;
+  options.limit = 192_MiB;
+  const auto made = caching_allocator::create(dev(), options);
+  std::mt19937 random(1);
+  std::vector<void *> live;
+  std::size_t most = 0;
+  for (int i = 0; i < 4000; ++i) {
+    const auto block = (*made)->allocate((1 + random() % 40) * 1_MiB, s);
+    if (block) live.push_back(*block);
+    while (!live.empty() && (!block || live.size() > 8)) {
+      std::swap(live[random() % live.size()], live.back());
+      ASSERT_TRUE((*made)->free(live.back()));
+      live.pop_back();
+      if (live.size() <= 4) break;
+    }
+    const caching_allocator_stats now = (*made)->stats();
+    most = std::max(most, now.total.aliased);
+    EXPECT_LE(now.total.aliased, now.total.committed + 256_MiB + options.limit) << "of one growth";
+  }
+  EXPECT_GT(most, 256_MiB) << "there were as many as are tolerated";
+  for (void *const block : live) ASSERT_TRUE((*made)->free(block));
+}
+
 // Blocks of many sizes up to 8 KiB that end in another order in each step, while larger ones grow
 // around them: where the slabs lie depends on the live blocks alone.
 TEST_F(steady, small_blocks_come_back_to_the_same_slabs) {

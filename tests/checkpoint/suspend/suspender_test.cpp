@@ -195,6 +195,8 @@ TEST_F(suspender_test, a_suspended_allocator_refuses_requests) {
   const auto report = (*heap)->empty_cache();
   ASSERT_TRUE(report) << report.error().message();
   EXPECT_EQ(report->released, 0u);
+  EXPECT_EQ(report->capturing, 0u) << "no stream captures";
+  EXPECT_GT(report->kept, 0u);
   EXPECT_TRUE(
       fails_with(outcome((*heap)->allocate(1000, s)), errc::busy, "caching_allocator::allocate"));
   // A forked child must not wait for locks that another thread may have held at the fork.
