@@ -304,12 +304,18 @@ TEST_F(chunks, begin_at_a_page_wherever_the_driver_has_room) {
   {
     caching_allocator_options o;
     o.limit = 10_MiB;
+    const std::string path =
+        ::testing::TempDir() + "stillmap-chunk-page-quota-" + std::to_string(getpid());
+    const auto quota = shared_quota::open(path, 1_GiB);
+    ASSERT_TRUE(quota && shared_quota::remove(path));
+    o.quota = *quota;
     checked_heap h(dev(), o);
     const stream s = make_stream();
     const auto block = h.allocate(8_MiB, s);
     ASSERT_TRUE(block) << block.error().message();
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(*block) % page(), 0u);
     EXPECT_EQ(held(), 10_MiB) << "what it costs is counted";
+    EXPECT_EQ((*quota)->stats()->own, 10_MiB);
     EXPECT_EQ(h.heap().stats().total.committed, 8_MiB);
     ASSERT_TRUE(h.free(*block));
     h.settle();

@@ -37,7 +37,7 @@ TEST_F(create_ahead, growing_uses_what_is_ready) {
   }
   const auto report = heap.empty_cache();
   ASSERT_TRUE(report);
-  EXPECT_GE(report->released, 8 * page());
+  EXPECT_EQ(report->released, 8 * page());
   EXPECT_EQ(dev().space().stats().physical.bytes(), heap.stats().total.committed);
 }
 

@@ -1,6 +1,8 @@
 // What empty_cache and trim say of the memory that they could not release.
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "stillmap/allocators/caching_allocator.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/captured_graph.h"
@@ -70,6 +72,20 @@ TEST_F(release_report_test, each_reason_is_told_with_its_bytes) {
   ASSERT_TRUE(report) << report.error().message();
   EXPECT_EQ(report->released, 16 * page());
   EXPECT_EQ(report->stayed(), 0u);
+}
+
+TEST_F(release_report_test, what_is_kept_is_kept_of_all_streams_together) {
+  STILLMAP_NEEDS_VMM();
+  const stream s = make_stream(), t = make_stream(), u = make_stream();
+  std::vector<void *> blocks;
+  for (const stream *each : {&s, &t, &u}) blocks.push_back(*heap_->allocate(6 * page(), *each));
+  for (void *const block : blocks) ASSERT_TRUE(heap_->free(block));
+  ASSERT_EQ(heap_->stats().total.committed, 18 * page());
+  const auto report = heap_->trim(5 * page());
+  ASSERT_TRUE(report) << report.error().message();
+  EXPECT_EQ(report->released, 13 * page());
+  EXPECT_EQ(report->kept, 5 * page());
+  EXPECT_EQ(heap_->stats().total.committed, 5 * page());
 }
 
 TEST_F(release_report_test, a_chunk_in_use_keeps_its_free_part) {
