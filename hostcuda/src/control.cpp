@@ -18,6 +18,7 @@
 #include "hostcuda/src/execution.h"
 #include "hostcuda/src/machine.h"
 #include "hostcuda/src/memory/memory_state.h"
+#include "hostcuda/src/shared_machine.h"
 
 namespace hostcuda {
 namespace {
@@ -112,6 +113,7 @@ HOSTCUDA_CONTROL hostcuda_reset(const char *config) {
   reset_execution();
   reset_contexts();
   reset_memory(next);
+  leave_machine();
   reset_entries();
   zero_counters();
   replace_settings(next);

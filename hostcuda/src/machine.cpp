@@ -134,6 +134,7 @@ std::string describe(const settings &s) {
   if (s.skip_kernels) o << ",kernels=skip";
   if (s.vmm_in_capture) o << ",vmm_in_capture=allow";
   if (s.reuse_stream_handles) o << ",stream_handles=reuse";
+  if (!s.machine_name.empty()) o << ",machine=" << s.machine_name;
   if (!s.costs_file.empty()) o << ",costs=" << s.costs_file;
   return o.str();
 }
@@ -154,6 +155,14 @@ bool parse_schedule(const std::string &value, settings *out) {
     return false;
   }
   return parse_number(value.substr(colon + 1), &out->seed);
+}
+
+// It becomes a part of a file name.
+bool is_machine_name(const std::string &name) {
+  return !name.empty() && name.size() <= 64 &&
+         std::all_of(name.begin(), name.end(), [](unsigned char c) {
+           return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+         });
 }
 
 // Applies one key=value. The profile is applied first, so that the order does not matter.
@@ -185,6 +194,10 @@ bool apply(const std::string &key, const std::string &value, settings *out) {
   if (key == "stream_handles") {
     out->reuse_stream_handles = value == "reuse";
     return value == "reuse" || value == "new";
+  }
+  if (key == "machine") {
+    out->machine_name = value;
+    return is_machine_name(value);
   }
   if (key == "costs") {
     out->costs_file = value;

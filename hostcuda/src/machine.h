@@ -52,6 +52,7 @@ struct settings {
   std::string costs_file;
   bool skip_kernels = false;          // accept kernels without a host function, and do not run them
   bool reuse_stream_handles = false;  // a new stream gets the handle that was destroyed last
+  std::string machine_name;           // of a machine with several processes; empty: this one alone
   bool vmm_in_capture = false;        // a global capture allows create, map, unmap and set-access
 };
 

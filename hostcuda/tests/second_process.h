@@ -12,8 +12,9 @@
 namespace hostcuda_tests {
 
 // Runs one test of this program in a second process, with additional environment variables. Returns
-// its exit status, or -1.
-inline int run_again(const char *test, const std::vector<std::string> &variables) {
+// its exit status, or -1. `loud`: prints the failures of that process.
+inline int run_again(const char *test, const std::vector<std::string> &variables,
+                     bool loud = false) {
   // Built before fork, because the child of a threaded process may only call exec.
   std::vector<char *> env;
   for (char **e = environ; *e != nullptr; ++e)
@@ -23,11 +24,11 @@ inline int run_again(const char *test, const std::vector<std::string> &variables
   for (const std::string &v : variables) env.push_back(const_cast<char *>(v.c_str()));
   env.push_back(nullptr);
   const std::string filter = std::string("--gtest_filter=") + test;
-  const char *args[] = {"hostcuda_test", filter.c_str(), nullptr};
+  const char *args[] = {"hostcuda_test", filter.c_str(), "--gtest_brief=1", nullptr};
   const pid_t child = fork();
   if (child == 0) {
     const int null = open("/dev/null", O_WRONLY);
-    dup2(null, 1);
+    if (!loud) dup2(null, 1);
     execve("/proc/self/exe", const_cast<char **>(args), env.data());
     _exit(99);
   }

@@ -51,6 +51,9 @@ extern "C" {
  *                        calls during a global capture (refuse, the default), or are allowed, as
  *                        PyTorch's expandable segments need for CUDA graphs
  *
+ *   machine=NAME         the processes that give one name share its devices: together they allocate no
+ *                        more than the devices' memory (default: each process has its own)
+ *
  * NULL or "" selects the configuration of the environment variable.
  * Requires: no other thread is inside the driver.
  * Errors:   INVALID_VALUE when the string is malformed; the reason is printed on stderr and
@@ -76,7 +79,7 @@ typedef struct hostcuda_device {
   int pci_subsystem_id;
   size_t total_bytes;
   size_t used_bytes;     /* by this process                              */
-  size_t occupied_bytes; /* by hostcuda_occupy                           */
+  size_t occupied_bytes; /* by others: hostcuda_occupy, machine=NAME     */
   uint64_t contexts;     /* contexts of this process on the device       */
 } hostcuda_device;
 
@@ -84,6 +87,13 @@ typedef struct hostcuda_device {
  * the description is that of an unused device.
  * Errors: INVALID_DEVICE if there is no such device. */
 CUresult hostcuda_get_device(CUdevice device, hostcuda_device *out);
+
+/* Calls cb(process, used_bytes, user) for each process with a context on the device: this one, and with
+ * machine=NAME all others of the machine, even if this one takes no part.
+ * Errors: INVALID_DEVICE if there is no such device. */
+CUresult hostcuda_each_process(CUdevice device,
+                               void (*cb)(unsigned process, size_t used_bytes, void *user),
+                               void *user);
 
 /* ---- Counting ------------------------------------------------------------------------------- */
 

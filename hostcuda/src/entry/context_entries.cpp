@@ -8,6 +8,7 @@
 #include "hostcuda/src/entry/entry.h"
 #include "hostcuda/src/execution.h"
 #include "hostcuda/src/memory.h"
+#include "hostcuda/src/shared_machine.h"
 
 namespace hostcuda {
 namespace {
@@ -17,6 +18,7 @@ void bring_to_life(context *ctx) {
   attach_execution(ctx);
   ++ctx->lives;
   ctx->alive = true;
+  count_machine_context(ctx->device, 1);
 }
 
 // Drains the streams, then frees the memory allocated in the context.
@@ -25,6 +27,7 @@ void destroy(context *ctx) {
   ctx->exec.reset();
   release_context_memory(ctx);
   if (context_state *s = state_of(ctx)) s->peers.clear();
+  count_machine_context(ctx->device, -1);
 }
 
 bool valid_flags(unsigned flags) {

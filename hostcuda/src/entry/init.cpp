@@ -2,12 +2,14 @@
 #include "hostcuda/src/entry/entry.h"
 #include "hostcuda/src/entry/entry_rules.h"
 #include "hostcuda/src/machine.h"
+#include "hostcuda/src/shared_machine.h"
 
 using namespace hostcuda;
 
 HOSTCUDA_ENTRY(cuInit, 2000, before_init, 0, (unsigned flags), {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   prepare_first_machine();
+  if (const CUresult r = join_machine(); r != CUDA_SUCCESS) return r;
   mark_initialised();
   return CUDA_SUCCESS;
 })

@@ -13,6 +13,7 @@
 #include "hostcuda/src/memory/managed_hints.h"
 #include "hostcuda/src/memory/memory_parts.h"
 #include "hostcuda/src/memory/memory_state.h"
+#include "hostcuda/src/shared_machine.h"
 
 namespace hostcuda {
 namespace {
@@ -140,7 +141,8 @@ HOSTCUDA_ENTRY(cuMemGetInfo_v2, 3020, needs_context, 0, (size_t * free_bytes, si
   const int device = current_context()->device;
   std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
   *total = current_settings().machine.device_memory;
-  const size_t taken = the_memory().used[device] + the_memory().occupied[device];
+  const size_t taken =
+      the_memory().used[device] + the_memory().occupied[device] + bytes_of_others(device);
   *free_bytes = *total > taken ? *total - taken : 0;
   return CUDA_SUCCESS;
 })

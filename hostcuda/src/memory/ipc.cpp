@@ -24,7 +24,7 @@
 namespace hostcuda {
 namespace {
 
-constexpr char kIpcMagic[8] = {'h', 'c', 'i', 'p', 'c', 'm', '0', '1'};
+constexpr char kIpcMagic[8] = {'h', 'c', 'i', 'p', 'c', 'm', '0', '2'};
 
 // What a CUipcMemHandle holds.
 struct memory_name {
@@ -41,6 +41,8 @@ struct block_description {
   std::uint64_t bytes;
   std::int32_t location;
   std::int32_t unused;
+  std::uint64_t chunk;  // the id of the memory around it
+  std::uint64_t chunk_bytes;
 };
 
 // The arenas of the imported chunks, by exporting device.
@@ -67,10 +69,13 @@ CUresult export_memory(CUdeviceptr at, CUipcMemHandle *out) {
     const extent &where = home->second.memory->where;
     block_description d{};
     std::memcpy(d.magic, kIpcMagic, sizeof d.magic);
+    if (const CUresult r = share_physical_locked(home->second.memory); r != CUDA_SUCCESS) return r;
     d.pages = name_of(where.fd);
     d.offset = where.offset + (at - home->first);
     d.bytes = k->second.bytes;
     d.location = k->second.location;
+    d.chunk = home->second.memory->id;
+    d.chunk_bytes = home->second.bytes;
     shared_file file = make_file("hostcuda-ipc", &d, sizeof d);
     if (file.fd() < 0) return CUDA_ERROR_OUT_OF_MEMORY;
     pages_of(home->second.memory->location).share();
@@ -90,6 +95,8 @@ CUresult open_pages(const block_description &d, extent *where, std::shared_ptr<p
       d.offset > (std::uint64_t{1} << 46) || !valid_device(d.location))
     return CUDA_ERROR_INVALID_HANDLE;
   const std::size_t bytes = round_up(d.offset + d.bytes, kGranularity) - first;
+  if (d.chunk_bytes < bytes || d.chunk_bytes > (std::uint64_t{1} << 46))
+    return CUDA_ERROR_INVALID_HANDLE;
   if ((d.pages.fd < 0) != unbacked()) return CUDA_ERROR_MAP_FAILED;  // one side has no bytes
   *where = extent{-1, first, bytes};
   if (d.pages.fd >= 0) {
@@ -156,7 +163,14 @@ CUresult open_memory(CUdeviceptr *out, const CUipcMemHandle &handle) {
   }
   populate_range(at, where.bytes);
   exclusive lock(the_memory().mutex);
-  physical *const memory = import_physical_locked(d.location, where, std::move(pages));
+  const std::uint64_t named =
+      d.pages.fd >= 0 ? d.pages.inode : file_of_unbacked(name.description.pid);
+  physical *const memory = import_physical_locked(
+      d.location, where, {{named, d.chunk}, d.chunk_bytes}, std::move(pages));
+  if (memory == nullptr) {
+    release_range(at, where.bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   block proto;
   proto.ctx = ctx;
   proto.imported = true;

@@ -66,12 +66,19 @@ void each_overlapping(Map &m, CUdeviceptr at, std::size_t bytes, Visit visit) {
   }
 }
 
+// Bytes that all processes of the machine may use together: without what hostcuda_occupy takes here.
+std::size_t limit_of_machine(int location) {
+  const std::size_t all = current_settings().machine.device_memory;
+  return all - std::min(all, the_memory().occupied[location]);
+}
+
 bool charge(int location, std::size_t bytes) {
   memory_registry &b = the_memory();
   const profile &machine = current_settings().machine;
   if (location != kHostLocation) {
     const std::size_t taken = b.used[location] + b.occupied[location];
     if (taken > machine.device_memory || bytes > machine.device_memory - taken) return false;
+    if (in_machine() && !charge_machine(location, bytes, limit_of_machine(location))) return false;
   }
   b.used[location] += bytes;
   std::size_t sum = 0;
@@ -99,9 +106,31 @@ bool has_no_pages(const physical &p) {
   return p.where.fd < 0 && !p.own_file && p.pool == nullptr;
 }
 
+void uncharge(int location, std::size_t bytes) {
+  the_memory().used[location] -= bytes;
+  if (in_machine() && location != kHostLocation) uncharge_machine(location, bytes);
+}
+
 void delete_locked(physical *p) {
-  if (p->counted) the_memory().used[p->location] -= p->where.bytes;
+  if (p->key.file != 0) {
+    const std::size_t own = p->counted ? p->where.bytes : 0;
+    the_memory().used[p->location] -= own;
+    drop_in_machine(p->key, p->location, own);
+  } else if (p->counted) {
+    uncharge(p->location, p->where.bytes);
+  }
   delete p;
+}
+
+CUresult key_of(const physical &p, shared_key *out) {
+  if (p.own_file) {
+    *out = {p.file_id.second, 0};
+    return CUDA_SUCCESS;
+  }
+  struct stat st {};
+  if (p.where.fd >= 0 && fstat(p.where.fd, &st) != 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  *out = {p.where.fd >= 0 ? st.st_ino : file_of_unbacked(getpid()), p.id};
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -132,7 +161,7 @@ CUresult create_physical(exclusive &lock, int location, std::size_t bytes,
     }
     lock.lock();
     if (r != CUDA_SUCCESS) {
-      the_memory().used[location] -= bytes;
+      uncharge(location, bytes);
       return r;
     }
   }
@@ -142,16 +171,34 @@ CUresult create_physical(exclusive &lock, int location, std::size_t bytes,
   return CUDA_SUCCESS;
 }
 
-physical *import_physical_locked(int location, const extent &where,
+CUresult share_physical_locked(physical *memory) {
+  if (!in_machine() || memory->location == kHostLocation || memory->key.file != 0)
+    return CUDA_SUCCESS;
+  shared_key key;
+  if (const CUresult r = key_of(*memory, &key); r != CUDA_SUCCESS) return r;
+  if (!share_in_machine({key, memory->where.bytes}, memory->location))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  memory->key = key;
+  return CUDA_SUCCESS;
+}
+
+bool hold_physical_locked(physical *memory, const shared_piece &whole) {
+  if (!in_machine() || memory->location == kHostLocation || whole.key.file == 0) return true;
+  if (!hold_in_machine(whole, memory->location, limit_of_machine(memory->location))) return false;
+  memory->key = whole.key;
+  return true;
+}
+
+physical *import_physical_locked(int location, const extent &where, const shared_piece &whole,
                                  std::shared_ptr<pool_file> file) {
-  auto *const p = new physical;
+  auto p = std::make_unique<physical>();
   p->id = the_memory().next_id++;
   p->location = location;
   p->where = where;
   p->pool = std::move(file);
   p->counted = false;  // the exporter is charged
   p->refs = 1;
-  return p;
+  return hold_physical_locked(p.get(), whole) ? p.release() : nullptr;
 }
 
 void drop_locked(physical *memory, dead_memory *dead) {

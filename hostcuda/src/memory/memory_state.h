@@ -25,6 +25,7 @@
 #include "hostcuda/src/memory/handle_table.h"
 #include "hostcuda/src/memory/host_pages.h"
 #include "hostcuda/src/memory/storage_pool.h"
+#include "hostcuda/src/shared_machine.h"
 
 namespace hostcuda {
 
@@ -51,6 +52,7 @@ struct physical {
   bool own_file = false;            // where.fd belongs to this memory alone, for sharing
   std::shared_ptr<pool_file> pool;  // memory of a shareable pool: where.fd belongs to this file
   bool counted = true;  // counts as used memory of the device; false for imported memory
+  shared_key key;       // of a machine with several processes: what other processes may hold
   bool vmm = false;     // created by cuMemCreate or imported
   std::uint64_t refs = 0;
   std::pair<std::uint64_t, std::uint64_t> file_id{};  // device and inode, if own_file
@@ -154,9 +156,21 @@ CUresult create_physical(exclusive &lock, int location, std::size_t bytes,
                          const CUmemAllocationProp *shared, physical **out,
                          const std::shared_ptr<pool_file> &pool = nullptr);
 
-// The record of memory that another process created, with one reference.
-physical *import_physical_locked(int location, const extent &where,
+// The record of a part (`where`) of memory that another process created, with one reference. nullptr if
+// the machine's processes leave no room for it, which they do while one of them holds the memory.
+physical *import_physical_locked(int location, const extent &where, const shared_piece &whole,
                                  std::shared_ptr<pool_file> file);
+
+// Called before other processes may import the memory: the machine counts it once for all of them from
+// now on. Requires the lock.
+// Errors: OUT_OF_MEMORY, OPERATING_SYSTEM.
+CUresult share_physical_locked(physical *memory);
+// The same for an importer. Returns false if there is no room. Requires the lock.
+bool hold_physical_locked(physical *memory, const shared_piece &whole);
+// Stands for the file in the key of a process's memory that has no bytes.
+inline std::uint64_t file_of_unbacked(int process) {
+  return std::uint64_t{1} << 63 | static_cast<std::uint64_t>(process);
+}
 
 // Physical memory without references. The destructor releases it to the device and the host, and
 // requires that the lock is not held: declare the object before the lock.

@@ -24,7 +24,7 @@ namespace hostcuda {
 namespace {
 
 constexpr const char *kPoolName = "hostcuda-pool:%d";
-constexpr char kExportMagic[8] = {'h', 'c', 'p', 'o', 'o', 'l', '0', '1'};
+constexpr char kExportMagic[8] = {'h', 'c', 'p', 'o', 'o', 'l', '0', '2'};
 
 // What CUmemPoolPtrExportData holds. It comes from another process: nothing in it is trusted.
 struct exported_block {
@@ -33,6 +33,8 @@ struct exported_block {
   std::uint64_t inode;
   std::uint64_t offset;
   std::uint64_t bytes;
+  std::uint64_t chunk;  // the id of the memory around it
+  std::uint64_t chunk_bytes;
 };
 static_assert(sizeof(exported_block) <= sizeof(CUmemPoolPtrExportData));
 
@@ -71,7 +73,7 @@ CUresult import_pool(int fd, CUmemoryPool *out) {
 
 CUresult export_block(CUdeviceptr at, CUmemPoolPtrExportData *out) {
   exported_block e{};
-  std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
+  exclusive lock(the_memory().mutex);
   const auto k = the_memory().blocks.find(at);
   if (k == the_memory().blocks.end() || k->second.freeing || k->second.pool == nullptr ||
       k->second.pool->imported || k->second.pool->a.file == nullptr)
@@ -79,11 +81,14 @@ CUresult export_block(CUdeviceptr at, CUmemPoolPtrExportData *out) {
   const auto chunk = containing(the_memory().chunks, at);
   struct stat st {};
   if (fstat(k->second.pool->a.file->fd(), &st) != 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  if (const CUresult r = share_physical_locked(chunk->second.memory); r != CUDA_SUCCESS) return r;
   std::memcpy(e.magic, kExportMagic, sizeof e.magic);
   e.device = st.st_dev;
   e.inode = st.st_ino;
   e.offset = chunk->second.memory->where.offset + (at - chunk->first);
   e.bytes = k->second.bytes;
+  e.chunk = chunk->second.memory->id;
+  e.chunk_bytes = chunk->second.bytes;
   std::memset(out, 0, sizeof *out);
   std::memcpy(out, &e, sizeof e);
   return CUDA_SUCCESS;
@@ -109,6 +114,7 @@ CUresult import_block(CUmemoryPool handle, const CUmemPoolPtrExportData *data, C
   const std::size_t first = e.offset / kGranularity * kGranularity;
   const std::size_t bytes = round_up(e.offset + e.bytes, kGranularity) - first;
   if (bytes > length - first) return CUDA_ERROR_INVALID_VALUE;  // chunks are whole
+  if (e.chunk_bytes < bytes || e.chunk_bytes > length) return CUDA_ERROR_INVALID_VALUE;
   const extent where{file->fd(), first, bytes};
   void *const at = reserve_range(bytes, kGranularity, nullptr);
   if (at == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -125,7 +131,12 @@ CUresult import_block(CUmemoryPool handle, const CUmemPoolPtrExportData *data, C
   }
   block proto;
   proto.pool = p;
-  physical *const memory = import_physical_locked(p->a.location, where, std::move(file));
+  physical *const memory = import_physical_locked(
+      p->a.location, where, {{e.inode, e.chunk}, e.chunk_bytes}, std::move(file));
+  if (memory == nullptr) {
+    release_range(at, bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   *out = arena_adopt_locked(&p->a, memory, at, e.offset - first, e.bytes, proto);
   return CUDA_SUCCESS;
 }

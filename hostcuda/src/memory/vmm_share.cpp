@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <memory>
 #include <string>
 
 #include "hostcuda/src/device.h"
@@ -51,9 +52,14 @@ CUresult import_fd(int fd, CUmemGenericAllocationHandle *out) {
   } else {
     const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (own < 0) return CUDA_ERROR_OPERATING_SYSTEM;
-    memory = new physical;
+    auto fresh = std::make_unique<physical>();
+    fresh->location = location;
+    if (!hold_physical_locked(fresh.get(), {{st.st_ino, 0}, bytes})) {
+      close(own);
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    memory = fresh.release();
     memory->id = b.next_id++;
-    memory->location = location;
     // Unbacked: the file has a size and no pages, and is never mapped.
     memory->where = extent{own, 0, bytes};
     memory->own_file = true;
@@ -78,13 +84,14 @@ HOSTCUDA_ENTRY(cuMemExportToShareableHandle, 10020, needs_vmm, 0,
                 unsigned long long flags),
                {
                  if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-                 std::shared_lock<std::shared_mutex> lock(the_memory().mutex);
+                 exclusive lock(the_memory().mutex);
                  const vmm_handle *h = find_handle_locked(handle);
                  if (h == nullptr) return CUDA_ERROR_INVALID_VALUE;
                  const auto bit = static_cast<unsigned>(type);
                  const auto had = static_cast<unsigned>(h->prop.requestedHandleTypes);
                  if (bit == 0 || (bit & (bit - 1)) != 0 || (had & bit) == 0)
                    return CUDA_ERROR_INVALID_VALUE;
+                 if (CUresult r = share_physical_locked(h->memory); r != CUDA_SUCCESS) return r;
                  const int fd = fcntl(h->memory->where.fd, F_DUPFD_CLOEXEC, 0);
                  if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
                  *static_cast<int *>(out) = fd;
