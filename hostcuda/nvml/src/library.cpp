@@ -11,6 +11,7 @@ namespace nvml {
 namespace {
 
 using get_device = CUresult (*)(CUdevice, hostcuda_device *);
+using each_process = CUresult (*)(CUdevice, void (*)(unsigned, std::size_t, void *), void *);
 
 constexpr int kMaxDevices = 64;  // more than any machine of hostcuda has
 
@@ -18,7 +19,8 @@ constexpr int kMaxDevices = 64;  // more than any machine of hostcuda has
 char handles[kMaxDevices];
 
 std::atomic<unsigned> users{0};
-std::atomic<get_device> driver{nullptr};
+std::atomic<each_process> visit_processes{nullptr};
+std::atomic<get_device> driver{nullptr};  // set last
 
 // Finds the driver as the loader of the program does. Never closed: see the runtime.
 nvmlReturn_t find_driver() {
@@ -26,12 +28,14 @@ nvmlReturn_t find_driver() {
   void *const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) return NVML_ERROR_DRIVER_NOT_LOADED;
   void *const found = dlsym(library, "hostcuda_get_device");
-  if (found == nullptr) {
+  void *const visit = dlsym(library, "hostcuda_each_process");
+  if (found == nullptr || visit == nullptr) {
     std::fprintf(stderr,
                  "hostcuda: nvmlInit: the program's libcuda.so.1 is not hostcuda's; put both "
                  "libraries of hostcuda in LD_LIBRARY_PATH, or neither\n");
     return NVML_ERROR_DRIVER_NOT_LOADED;
   }
+  visit_processes = reinterpret_cast<each_process>(visit);
   driver = reinterpret_cast<get_device>(found);
   return NVML_SUCCESS;
 }
@@ -50,6 +54,17 @@ bool initialised() {
 
 bool describe(int ordinal, hostcuda_device *out) {
   return driver.load()(ordinal, out) == CUDA_SUCCESS;
+}
+
+std::vector<process> processes_on(int ordinal) {
+  std::vector<process> out;
+  visit_processes.load()(
+      ordinal,
+      [](unsigned pid, std::size_t bytes, void *user) {
+        static_cast<std::vector<process> *>(user)->push_back({pid, bytes});
+      },
+      &out);
+  return out;
 }
 
 unsigned device_count() {

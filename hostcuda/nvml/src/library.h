@@ -1,10 +1,13 @@
 // Initialisation of the library, and what each of its calls begins with.
 //
-// All figures come from hostcuda_get_device, which needs neither cuInit nor a context: programs ask
+// All figures come from hostcuda_get_device and hostcuda_each_process, which need neither cuInit nor a context: programs ask
 // NVML about devices to keep CUDA uninitialised until after they have forked.
 #pragma once
 
 #include <hostcuda/hostcuda.h>
+
+#include <cstddef>
+#include <vector>
 
 #include "hostcuda/nvml/src/nvml_api.h"
 
@@ -18,6 +21,15 @@ bool initialised();
 // Describes a device of the machine, by its ordinal. False if there is none.
 // Requires: initialised().
 bool describe(int ordinal, hostcuda_device *out);
+
+struct process {
+  unsigned pid;
+  std::size_t bytes;
+};
+
+// The processes with a context on a device.
+// Requires: initialised().
+std::vector<process> processes_on(int ordinal);
 
 // The number of devices. A hostcuda_reset changes it.
 // Requires: initialised().

@@ -1,6 +1,7 @@
-// Memory of a device, and the processes that use it. The memory of a hostcuda machine belongs to
-// its process: other processes are not seen, but for what hostcuda_occupy stands for.
-#include <unistd.h>
+// Memory of a device, and the processes that use it: those of the machine, or this one alone
+// (machine=NAME). What hostcuda_occupy stands for counts as used, too.
+#include <algorithm>
+#include <vector>
 
 #include "hostcuda/nvml/src/library.h"
 
@@ -18,27 +19,24 @@ void fill(const hostcuda_device &d, Memory *out) {
   out->free = out->total - out->used;
 }
 
-void fill(const hostcuda_device &d, nvmlProcessInfo_v1_t *out) {
-  out->pid = static_cast<unsigned>(getpid());
-  out->usedGpuMemory = d.used_bytes;
+nvmlProcessInfo_v1_t info_of(const process &p, nvmlProcessInfo_v1_t) {
+  return {p.pid, p.bytes};
 }
 
-void fill(const hostcuda_device &d, nvmlProcessInfo_v2_t *out) {
-  out->pid = static_cast<unsigned>(getpid());
-  out->usedGpuMemory = d.used_bytes;
-  out->gpuInstanceId = kNoInstance;
-  out->computeInstanceId = kNoInstance;
+nvmlProcessInfo_v2_t info_of(const process &p, nvmlProcessInfo_v2_t) {
+  return {p.pid, p.bytes, kNoInstance, kNoInstance};
 }
 
-// This process, if it has a context on the device.
 template <class Info>
 nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, Info *infos) {
-  return enter(device, [=](int, const hostcuda_device &d) {
+  return enter(device, [=](int ordinal, const hostcuda_device &) {
     if (count == nullptr || (*count != 0 && infos == nullptr)) return NVML_ERROR_INVALID_ARGUMENT;
+    const std::vector<process> all = processes_on(ordinal);
     const unsigned room = *count;
-    *count = d.contexts != 0 ? 1 : 0;
+    *count = static_cast<unsigned>(all.size());
     if (*count > room) return NVML_ERROR_INSUFFICIENT_SIZE;
-    if (*count != 0) fill(d, infos);
+    std::transform(all.begin(), all.end(), infos,
+                   [](const process &p) { return info_of(p, Info{}); });
     return NVML_SUCCESS;
   });
 }

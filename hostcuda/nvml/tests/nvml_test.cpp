@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -247,6 +248,76 @@ TEST_F(nvml_memory, AForkedChildUsesNone) {
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+// Starts a process with a context on the first device, and memory there.
+pid_t start_user(std::size_t bytes) {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    CUcontext context = nullptr;
+    CUdeviceptr at = 0;
+    const bool works = cuInit(0) == CUDA_SUCCESS &&
+                       cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
+                       cuCtxSetCurrent(context) == CUDA_SUCCESS &&
+                       cuMemAlloc(&at, bytes) == CUDA_SUCCESS && write(ends[1], "", 1) == 1;
+    while (works) pause();
+    _exit(1);
+  }
+  close(ends[1]);
+  char ready = 0;
+  EXPECT_EQ(read(ends[0], &ready, 1), 1);
+  close(ends[0]);
+  return child;
+}
+
+TEST_F(nvml_memory, TheProcessesOfAMachineAreSeenByOneThatTakesNoPart) {
+  const std::string machine = "machine=nvml-" + std::to_string(getpid());
+  ASSERT_EQ(hostcuda_reset(("profile=multi:2,lazy,memory=256M," + machine).c_str()), CUDA_SUCCESS);
+  unsigned count = 0;
+  EXPECT_EQ(nvmlDeviceGetComputeRunningProcesses_v3(device(0), &count, nullptr), NVML_SUCCESS);
+  const pid_t users[] = {start_user(64 * kMiB), start_user(32 * kMiB)};
+  const auto expect_used = [](unsigned ordinal, std::size_t bytes) {
+    nvmlMemory_t memory{};
+    EXPECT_EQ(nvmlDeviceGetMemoryInfo(device(ordinal), &memory), NVML_SUCCESS);
+    EXPECT_EQ(memory.total, 256 * kMiB);
+    EXPECT_EQ(memory.used, bytes);
+    EXPECT_EQ(memory.free, memory.total - bytes);
+    nvmlMemory_v2_t second{};
+    second.version = sizeof second | 2U << 24;
+    EXPECT_EQ(nvmlDeviceGetMemoryInfo_v2(device(ordinal), &second), NVML_SUCCESS);
+    EXPECT_EQ(second.used, bytes);
+  };
+  expect_used(0, 96 * kMiB);
+  expect_used(1, 0);
+  count = 1;
+  nvmlProcessInfo_v2_t infos[4];
+  EXPECT_EQ(nvmlDeviceGetComputeRunningProcesses_v3(device(0), &count, infos),
+            NVML_ERROR_INSUFFICIENT_SIZE);
+  ASSERT_EQ(count, 2U);
+  ASSERT_EQ(nvmlDeviceGetComputeRunningProcesses_v3(device(0), &count, infos), NVML_SUCCESS);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(infos[i].pid, static_cast<unsigned>(users[i]));
+    EXPECT_EQ(infos[i].usedGpuMemory, (64 >> i) * kMiB);
+  }
+  nvmlProcessInfo_v1_t first[4];
+  ASSERT_EQ(nvmlDeviceGetComputeRunningProcesses(device(0), &count, first), NVML_SUCCESS);
+  EXPECT_EQ(first[1].usedGpuMemory, 32 * kMiB);
+  kill(users[0], SIGKILL);
+  EXPECT_EQ(waitpid(users[0], nullptr, 0), users[0]);
+  expect_used(0, 32 * kMiB);
+  EXPECT_EQ(nvmlDeviceGetComputeRunningProcesses_v2(device(0), &count, infos), NVML_SUCCESS);
+  EXPECT_EQ(count, 1U);
+  // One that takes part is listed, too. The last process deletes the file.
+  make_current(0);
+  EXPECT_EQ(nvmlDeviceGetComputeRunningProcesses_v2(device(0), &count, infos),
+            NVML_ERROR_INSUFFICIENT_SIZE);
+  EXPECT_EQ(count, 2U);
+  expect_used(0, 32 * kMiB);
+  kill(users[1], SIGKILL);
+  EXPECT_EQ(waitpid(users[1], nullptr, 0), users[1]);
+  expect_used(0, 0);
 }
 
 TEST_F(nvml, AProgramMayUseCudaInAChildAfterIt) {
