@@ -13,12 +13,10 @@ namespace stillmap {
 
 namespace {
 
-constexpr const char *creating = "caching_allocator::create";
-
 status check_page(std::size_t bytes, std::size_t granularity) {
   constexpr std::size_t largest = caching_allocator_options::largest_page;
   const auto no = [&](const char *why, std::size_t bound) {
-    return make_error(errc::invalid_argument, creating, why, bytes, bound, error_unit::bytes);
+    return make_error(errc::invalid_argument, why, bytes, bound, error_unit::bytes);
   };
   if (bytes == 0) return {};
   if (!std::has_single_bit(bytes)) return no("page_bytes is not a power of two", largest);
@@ -41,17 +39,16 @@ caching_allocator::~caching_allocator() {
 
 result<std::unique_ptr<caching_allocator>> caching_allocator::create(
     const stillmap::device &d, caching_allocator_options options) {
-  return with_host_memory(creating, [&] { return make(d, std::move(options)); });
+  return with_host_memory("caching_allocator::create", [&] { return make(d, std::move(options)); });
 }
 
 result<std::unique_ptr<caching_allocator>> caching_allocator::make(
     const stillmap::device &d, caching_allocator_options options) {
-  constexpr const char *op = creating;
   std::vector<access_grant> access{{on_device(d.ordinal()), access_mode::read_write}};
   for (const int peer : options.peer_devices) {
     const auto &peers = d.capabilities().peers;
     if (peer != d.ordinal() && std::find(peers.begin(), peers.end(), peer) == peers.end()) {
-      return make_error(errc::invalid_argument, op,
+      return make_error(errc::invalid_argument,
                         "a device in peer_devices cannot access this device's memory",
                         static_cast<std::uint64_t>(peer));
     }
@@ -59,7 +56,7 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::make(
     if (std::find(access.begin(), access.end(), grant) == access.end()) access.push_back(grant);
   }
   if (!d.capabilities().vmm && access.size() > 1) {
-    return make_error(errc::not_supported, op,
+    return make_error(errc::not_supported,
                       "peer_devices needs a device that can map pages, and this one cannot");
   }
   STILLMAP_RETURN_IF_ERROR(check_page(options.page_bytes, d.capabilities().page_bytes));
@@ -110,6 +107,7 @@ result<private_pool> caching_allocator::create_pool() {
                           [&] { return core_->pools().create(); });
 }
 status caching_allocator::retain_pool(private_pool p) {
+  const operation_scope scope("caching_allocator::retain_pool");
   return core_->pools().retain(p);
 }
 status caching_allocator::release_pool(private_pool p, const std::vector<stream_ref> &replayed_on) {
@@ -125,12 +123,10 @@ status caching_allocator::end_allocate_to_pool(private_pool p, stream_ref s) {
                           [&] { return core_->pools().end_allocate(p, s); });
 }
 result<release_report> caching_allocator::empty_cache() {
-  constexpr const char *op = "caching_allocator::empty_cache";
-  return with_host_memory(op, [&] { return core_->trim(op, 0); });
+  return with_host_memory("caching_allocator::empty_cache", [&] { return core_->trim(0); });
 }
 result<release_report> caching_allocator::trim(std::size_t keep) {
-  constexpr const char *op = "caching_allocator::trim";
-  return with_host_memory(op, [&] { return core_->trim(op, keep); });
+  return with_host_memory("caching_allocator::trim", [&] { return core_->trim(keep); });
 }
 std::size_t caching_allocator::limit() const {
   return core_->shared_heap().limit;
@@ -145,6 +141,7 @@ bool caching_allocator::owns(const void *address) const {
   return core_->owns(address);
 }
 result<std::size_t> caching_allocator::usable_size(const void *block) const {
+  const operation_scope scope("caching_allocator::usable_size");
   return core_->usable_size(block);
 }
 caching_allocator_stats caching_allocator::stats() const {
@@ -154,12 +151,13 @@ void caching_allocator::reset_peaks() {
   if (!core_->in_child()) stillmap::reset_peaks(core_->shared_heap());
 }
 result<heap_map> caching_allocator::map() const {
-  constexpr const char *op = "caching_allocator::map";
-  if (core_->in_child()) return forked_error(op);
-  return with_host_memory(op, [&]() -> result<heap_map> { return map_of(core_->shared_heap()); });
+  const operation_scope scope("caching_allocator::map");
+  if (core_->in_child()) return forked_error();
+  return with_host_memory([&]() -> result<heap_map> { return map_of(core_->shared_heap()); });
 }
 status caching_allocator::record_history(history_options options) {
-  if (core_->in_child()) return forked_error("caching_allocator::record_history");
+  const operation_scope scope("caching_allocator::record_history");
+  if (core_->in_child()) return forked_error();
   return core_->shared_heap().observers.history.start(options);
 }
 void caching_allocator::stop_history() {
@@ -172,9 +170,9 @@ bool caching_allocator::records_history() const {
   return !core_->in_child() && core_->shared_heap().observers.history.recording();
 }
 result<allocation_history> caching_allocator::history() const {
-  constexpr const char *op = "caching_allocator::history";
-  if (core_->in_child()) return forked_error(op);
-  return with_host_memory(op, [&] { return core_->shared_heap().observers.history.copy(); });
+  const operation_scope scope("caching_allocator::history");
+  if (core_->in_child()) return forked_error();
+  return with_host_memory([&] { return core_->shared_heap().observers.history.copy(); });
 }
 const stillmap::device &caching_allocator::device() const {
   return core_->shared_heap().device;

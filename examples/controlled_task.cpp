@@ -61,7 +61,7 @@ class task {
     paused_ = true;
     if (!changed_.wait(lock, stop, [this] { return !working_; })) {
       paused_ = false;
-      return make_error(errc::operation_canceled, "task::pause", "stop requested");
+      return make_error(errc::operation_canceled, "stop requested");
     }
     return {};
   }

@@ -35,30 +35,31 @@ address_block::~address_block() {
 result<std::shared_ptr<address_block>> address_space::reserve(
     std::size_t bytes, std::size_t alignment, device_address hint, std::string tag,
     std::shared_ptr<suspension_listener> listener) {
+  const operation_scope scope("address_space::reserve");
   return reserve_up_to(bytes, bytes, alignment, hint, std::move(tag), std::move(listener));
 }
 
 result<std::shared_ptr<address_block>> address_space::reserve_up_to(
     std::size_t bytes, std::size_t least, std::size_t alignment, device_address hint,
     std::string tag, std::shared_ptr<suspension_listener> listener) {
-  constexpr const char *op = "address_space::reserve";
+  const operation_scope scope("address_space::reserve_up_to");
   const std::size_t page = device_.caps.page_bytes;
   if (!device_.caps.vmm) {
-    return make_error(errc::not_supported, op, "this device cannot reserve addresses");
+    return make_error(errc::not_supported, "this device cannot reserve addresses");
   }
   if (bytes == 0 || bytes % page != 0) {
-    return make_error(errc::invalid_argument, op, "the size is not a multiple of the page size",
-                      bytes, page, error_unit::bytes);
+    return make_error(errc::invalid_argument, "the size is not a multiple of the page size", bytes,
+                      page, error_unit::bytes);
   }
   if ((alignment & (alignment - 1)) != 0) {
-    return make_error(errc::invalid_argument, op, "the alignment is not a power of two", alignment,
-                      0, error_unit::bytes);
+    return make_error(errc::invalid_argument, "the alignment is not a power of two", alignment, 0,
+                      error_unit::bytes);
   }
   if (hint.value() % page != 0) {
-    return make_error(errc::invalid_argument, op, "the requested address is not page-aligned",
+    return make_error(errc::invalid_argument, "the requested address is not page-aligned",
                       hint.value(), page, error_unit::address);
   }
-  return with_host_memory(op, [&]() -> result<std::shared_ptr<address_block>> {
+  return with_host_memory([&]() -> result<std::shared_ptr<address_block>> {
     std::shared_ptr<address_block> block(
         new address_block(device_, std::move(tag), std::move(listener)));
     block_map prepared{{0, {{}, block}}};
@@ -163,9 +164,9 @@ void address_space::abandon(const page_owner &pool) noexcept {
   const std::size_t n = left.size();
   while (mapping_entry *const e = left.pop_front()) delete e;
   if (n == 0) return;
-  report_background_error({make_error_code(errc::corrupt), "page_pool::~page_pool",
-                           "mappings that the driver did not unmap are left behind", n, 0,
-                           error_unit::items});
+  report_if_failed(
+      status(make_error(errc::corrupt, "mappings that the driver did not unmap are left behind", n,
+                        0, error_unit::items)));
 }
 
 // What it returns must live longer than the lock: it may hold the last reference to a page, or to a

@@ -15,8 +15,8 @@ namespace {
 // Large enough for copies at full speed, and a small part of the device's memory.
 constexpr std::size_t longest_move = std::size_t{64} << 20;
 
-tl::unexpected<error> past_end(const char *op, std::uint64_t value, std::uint64_t limit) {
-  return make_error(errc::invalid_argument, op, "the position is past the end", value, limit,
+tl::unexpected<error> past_end(std::uint64_t value, std::uint64_t limit) {
+  return make_error(errc::invalid_argument, "the position is past the end", value, limit,
                     error_unit::bytes);
 }
 
@@ -24,9 +24,10 @@ tl::unexpected<error> past_end(const char *op, std::uint64_t value, std::uint64_
 
 result<byte_vector> byte_vector::create(const device &d, buffer_options options, stream_ref stream,
                                         std::size_t staging_bytes) {
+  const operation_scope scope("device_vector::create");
   if (staging_bytes < 2) {
-    return make_error(errc::invalid_argument, "device_vector::create",
-                      "push_back needs some staging memory", staging_bytes, 2, error_unit::bytes);
+    return make_error(errc::invalid_argument, "push_back needs some staging memory", staging_bytes,
+                      2, error_unit::bytes);
   }
   STILLMAP_ASSIGN_OR_RETURN(auto buffer, growable_buffer::create(d, std::move(options)));
   return byte_vector(d, std::move(buffer), stream, staging_bytes);
@@ -66,6 +67,7 @@ void byte_vector::drop_staging() noexcept {
 }
 
 status byte_vector::set_stream(stream_ref stream) {
+  const operation_scope scope("device_vector::set_stream");
   STILLMAP_RETURN_IF_ERROR(flush());
   STILLMAP_ASSIGN_OR_RETURN(auto queued, fence::after(device_, stream_));
   STILLMAP_RETURN_IF_ERROR(queued.make_wait(device_, stream));
@@ -74,8 +76,8 @@ status byte_vector::set_stream(stream_ref stream) {
 }
 
 status byte_vector::push_slow(const void *from, std::size_t bytes) {
+  const operation_scope scope("device_vector::push_back");
   if (bytes > half_bytes_) return append(from, bytes, true);  // an element larger than a batch
-  constexpr const char *op = "device_vector::push_back";
   STILLMAP_RETURN_IF_ERROR(flush());
   // Reserves room in the buffer for the whole batch, so that a later flush cannot run out of memory;
   // if that fails, for this element only. An element that the reservation holds must not move it.
@@ -85,10 +87,10 @@ status byte_vector::push_slow(const void *from, std::size_t bytes) {
   if (flushed_ <= reserved && bytes <= reserved - flushed_) {
     batch = std::min(batch, reserved - flushed_);
   }
-  status grown = buffer_.reserve(op, flushed_ + batch, stream_);
+  status grown = buffer_.reserve(flushed_ + batch, stream_);
   if (!grown) {
     batch = bytes;
-    grown = buffer_.reserve(op, flushed_ + batch, stream_);
+    grown = buffer_.reserve(flushed_ + batch, stream_);
   }
   if (!grown) return grown;
   if (status begun = begin_half(); !begun) {
@@ -115,9 +117,9 @@ status byte_vector::begin_half() {
 }
 
 status byte_vector::flush() {
+  const operation_scope scope("device_vector::flush");
   if (staged_ == 0) return {};
-  STILLMAP_RETURN_IF_ERROR(
-      buffer_.check_access("device_vector::flush", access_mode::read_write, flushed_, staged_));
+  STILLMAP_RETURN_IF_ERROR(buffer_.check_access(access_mode::read_write, flushed_, staged_));
   const context_guard guard(driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   half &h = halves_[current_];
@@ -147,15 +149,15 @@ std::size_t byte_vector::grown_by(std::size_t bytes) const {
 // runs with the context current, all elements sent, and room for the new size. Failure: the size and the
 // capacity are as they were.
 template <class Fill>
-status byte_vector::change(const char *op, std::size_t bytes, std::size_t from, Fill fill) {
+status byte_vector::change(std::size_t bytes, std::size_t from, Fill fill) {
   STILLMAP_RETURN_IF_ERROR(flush());
   room_ = 0;
   const std::size_t capacity = buffer_.capacity();
   const std::size_t there = std::min(bytes, capacity);
   if (from < there) {
-    STILLMAP_RETURN_IF_ERROR(buffer_.check_access(op, access_mode::read_write, from, there - from));
+    STILLMAP_RETURN_IF_ERROR(buffer_.check_access(access_mode::read_write, from, there - from));
   }
-  STILLMAP_RETURN_IF_ERROR(buffer_.reserve(op, bytes, stream_));
+  STILLMAP_RETURN_IF_ERROR(buffer_.reserve(bytes, stream_));
   const context_guard guard(driver(), device_.context());
   status filled = guard.entered();
   if (filled) filled = fill();
@@ -176,8 +178,9 @@ void byte_vector::give_back(std::size_t capacity) {
 }
 
 status byte_vector::append(const void *from, std::size_t bytes, bool wait) {
+  const operation_scope scope("device_vector::append");
   if (bytes == 0) return {};
-  return change("device_vector::append", grown_by(bytes), size(), [&]() -> status {
+  return change(grown_by(bytes), size(), [&]() -> status {
     STILLMAP_RETURN_IF_ERROR(
         driver().copy_to_device_async(at(flushed_), from, bytes, stream_.get()));
     return wait ? wait_for_copies(driver(), stream_) : status{};
@@ -185,12 +188,13 @@ status byte_vector::append(const void *from, std::size_t bytes, bool wait) {
 }
 
 status byte_vector::append_from_device(device_address from, std::size_t bytes, bool wait) {
+  const operation_scope scope("device_vector::append_from_device");
   if (bytes == 0) return {};
   // If growth moves the buffer, its own elements move too.
   const virtual_range mine{buffer_.address(), size()};
   const bool own = mine.contains(from);
   const std::size_t offset = own ? from - mine.begin : 0;
-  return change("device_vector::append_from_device", grown_by(bytes), size(), [&]() -> status {
+  return change(grown_by(bytes), size(), [&]() -> status {
     STILLMAP_RETURN_IF_ERROR(
         driver().copy_on_device_async(at(flushed_), own ? at(offset) : from, bytes, stream_.get()));
     return wait ? wait_for_copies(driver(), stream_) : status{};
@@ -199,70 +203,71 @@ status byte_vector::append_from_device(device_address from, std::size_t bytes, b
 
 // Overwrites the old bytes; until the copy is queued, nothing has changed.
 status byte_vector::assign(const void *from, std::size_t bytes) {
+  const operation_scope scope("device_vector::assign");
   if (bytes == 0) return resize(0, false);
-  return change("device_vector::assign", bytes, 0, [&]() -> status {
+  return change(bytes, 0, [&]() -> status {
     STILLMAP_RETURN_IF_ERROR(driver().copy_to_device_async(at(0), from, bytes, stream_.get()));
     return wait_for_copies(driver(), stream_);
   });
 }
 
 status byte_vector::resize(std::size_t bytes, bool zero) {
-  constexpr const char *op = "device_vector::resize";
+  const operation_scope scope("device_vector::resize");
   const std::size_t old = size();
   if (zero && bytes > old) {
-    return change(op, bytes, old,
+    return change(bytes, old,
                   [&] { return driver().set_bytes_async(at(old), 0, bytes - old, stream_.get()); });
   }
   STILLMAP_RETURN_IF_ERROR(flush());
   room_ = 0;
-  STILLMAP_RETURN_IF_ERROR(buffer_.reserve(op, bytes, stream_));
+  STILLMAP_RETURN_IF_ERROR(buffer_.reserve(bytes, stream_));
   flushed_ = bytes;
   return buffer_.resize(bytes, stream_);
 }
 
 status byte_vector::insert(std::size_t position, std::size_t bytes, const void *host,
                            device_address from) {
-  constexpr const char *op = "device_vector::insert";
-  if (position > size()) return past_end(op, position, size());
+  const operation_scope scope("device_vector::insert");
+  if (position > size()) return past_end(position, size());
   if (bytes == 0) return {};
-  return change(op, grown_by(bytes), position, [&]() -> status {
-    STILLMAP_RETURN_IF_ERROR(move_up(op, position, flushed_, bytes));
+  return change(grown_by(bytes), position, [&]() -> status {
+    STILLMAP_RETURN_IF_ERROR(move_up(position, flushed_, bytes));
     status s = host != nullptr
                    ? driver().copy_to_device_async(at(position), host, bytes, stream_.get())
                    : driver().copy_on_device_async(at(position), from, bytes, stream_.get());
     if (s && host != nullptr) s = wait_for_copies(driver(), stream_);
-    if (!s) report_if_failed(move_down(op, position + bytes, flushed_ + bytes, bytes, false));
+    if (!s) report_if_failed(move_down(position + bytes, flushed_ + bytes, bytes, false));
     return s;
   });
 }
 
 status byte_vector::erase(std::size_t position, std::size_t bytes) {
-  constexpr const char *op = "device_vector::erase";
+  const operation_scope scope("device_vector::erase");
   if (position > size() || bytes > size() - position) {
-    return past_end(op, bytes > SIZE_MAX - position ? SIZE_MAX : position + bytes, size());
+    return past_end(bytes > SIZE_MAX - position ? SIZE_MAX : position + bytes, size());
   }
   if (bytes == 0) return {};
   if (position + bytes == size()) return resize(position, false);
-  return change(op, size() - bytes, position,
-                [&] { return move_down(op, position + bytes, flushed_, bytes, true); });
+  return change(size() - bytes, position,
+                [&] { return move_down(position + bytes, flushed_, bytes, true); });
 }
 
-result<growable_buffer> byte_vector::scratch(const char *op, std::size_t bytes) const {
-  return with_host_memory(op, [&]() -> result<growable_buffer> {
+result<growable_buffer> byte_vector::scratch(std::size_t bytes) const {
+  return with_host_memory([&]() -> result<growable_buffer> {
     buffer_options options;
     options.reserve_bytes = bytes;
     options.tag = buffer_.tag();
     options.force_copying = !buffer_.in_place();
     auto made = growable_buffer::create(device_, std::move(options));
     if (!made) return made;
-    STILLMAP_RETURN_IF_ERROR(made->reserve(op, bytes, stream_));
+    STILLMAP_RETURN_IF_ERROR(made->reserve(bytes, stream_));
     STILLMAP_RETURN_IF_ERROR(made->resize(bytes, stream_));
     return made;
   });
 }
 
-tl::unexpected<error> byte_vector::no_host_memory(const char *op) noexcept {
-  return host_out_of_memory(op);
+tl::unexpected<error> byte_vector::no_host_memory() noexcept {
+  return host_out_of_memory();
 }
 
 // Releases scratch memory when the copies through it have completed. If that fails, the destructor
@@ -280,9 +285,9 @@ status byte_vector::move_through(device_address scratch, std::size_t to, std::si
 }
 
 // Moves [from, end) up by `by` bytes, last chunk first. On a failure, moves the moved chunks back.
-status byte_vector::move_up(const char *op, std::size_t from, std::size_t end, std::size_t by) {
+status byte_vector::move_up(std::size_t from, std::size_t end, std::size_t by) {
   if (from == end) return {};
-  STILLMAP_ASSIGN_OR_RETURN(auto room, scratch(op, std::min(end - from, longest_move)));
+  STILLMAP_ASSIGN_OR_RETURN(auto room, scratch(std::min(end - from, longest_move)));
   const context_guard guard(driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   status s;
@@ -307,17 +312,16 @@ status byte_vector::move_up(const char *op, std::size_t from, std::size_t end, s
 // Moves [from, end) down by `by` bytes, first chunk first, and overwrites the bytes below `from`.
 // With `keep`, saves those bytes first if more than one chunk moves, and restores everything on a
 // failure.
-status byte_vector::move_down(const char *op, std::size_t from, std::size_t end, std::size_t by,
-                              bool keep) {
+status byte_vector::move_down(std::size_t from, std::size_t end, std::size_t by, bool keep) {
   if (from == end) return {};
-  STILLMAP_ASSIGN_OR_RETURN(auto room, scratch(op, std::min(end - from, longest_move)));
+  STILLMAP_ASSIGN_OR_RETURN(auto room, scratch(std::min(end - from, longest_move)));
   const context_guard guard(driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   const bool saving = keep && end - from > room.size();
   std::optional<growable_buffer> saved;
   status s;
   if (saving) {
-    STILLMAP_ASSIGN_OR_RETURN(auto made, scratch(op, by));
+    STILLMAP_ASSIGN_OR_RETURN(auto made, scratch(by));
     saved.emplace(std::move(made));
     s = driver().copy_on_device_async(saved->address(), at(from - by), by, stream_.get());
   }
@@ -343,26 +347,25 @@ status byte_vector::move_down(const char *op, std::size_t from, std::size_t end,
   return s;
 }
 
-status byte_vector::write(const char *op, std::size_t position, const void *from,
-                          std::size_t bytes) {
+status byte_vector::write(std::size_t position, const void *from, std::size_t bytes) {
   if (position > size() || bytes > size() - position) {
-    return past_end(op, position, size());
+    return past_end(position, size());
   }
   STILLMAP_RETURN_IF_ERROR(flush());
-  STILLMAP_RETURN_IF_ERROR(buffer_.check_access(op, access_mode::read_write, position, bytes));
+  STILLMAP_RETURN_IF_ERROR(buffer_.check_access(access_mode::read_write, position, bytes));
   const context_guard guard(driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   STILLMAP_RETURN_IF_ERROR(driver().copy_to_device_async(at(position), from, bytes, stream_.get()));
   return wait_for_copies(driver(), stream_);
 }
 
-status byte_vector::read(const char *op, std::size_t position, void *to, std::size_t bytes) {
+status byte_vector::read(std::size_t position, void *to, std::size_t bytes) {
   if (position > size() || bytes > size() - position) {
-    return past_end(op, position, size());
+    return past_end(position, size());
   }
   if (bytes == 0) return {};
   STILLMAP_RETURN_IF_ERROR(flush());
-  STILLMAP_RETURN_IF_ERROR(buffer_.check_access(op, access_mode::read, position, bytes));
+  STILLMAP_RETURN_IF_ERROR(buffer_.check_access(access_mode::read, position, bytes));
   const context_guard guard(driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   STILLMAP_RETURN_IF_ERROR(driver().copy_to_host_async(to, at(position), bytes, stream_.get()));
@@ -370,10 +373,12 @@ status byte_vector::read(const char *op, std::size_t position, void *to, std::si
 }
 
 status byte_vector::reserve(std::size_t bytes) {
-  return buffer_.reserve("device_vector::reserve", bytes, stream_);
+  const operation_scope scope("device_vector::reserve");
+  return buffer_.reserve(bytes, stream_);
 }
 
 status byte_vector::shrink_to_fit() {
+  const operation_scope scope("device_vector::shrink_to_fit");
   STILLMAP_RETURN_IF_ERROR(flush());
   room_ = 0;
   STILLMAP_ASSIGN_OR_RETURN(auto idle, fence::after(device_, stream_));
@@ -381,6 +386,7 @@ status byte_vector::shrink_to_fit() {
 }
 
 status byte_vector::synchronize() {
+  const operation_scope scope("device_vector::synchronize");
   STILLMAP_RETURN_IF_ERROR(flush());
   const context_guard guard(driver(), device_.context());
   return guard.entered() ? driver().synchronize_stream(stream_.get()) : guard.entered();

@@ -42,13 +42,13 @@ class byte_vector {
   status resize(std::size_t bytes, bool zero);
   status insert(std::size_t at, std::size_t bytes, const void *host, device_address device);
   status erase(std::size_t at, std::size_t bytes);
-  status write(const char *op, std::size_t at, const void *from, std::size_t bytes);
-  status read(const char *op, std::size_t at, void *to, std::size_t bytes);
+  status write(std::size_t at, const void *from, std::size_t bytes);
+  status read(std::size_t at, void *to, std::size_t bytes);
   status reserve(std::size_t bytes);
   status shrink_to_fit();
   status synchronize();
 
-  static tl::unexpected<error> no_host_memory(const char *op) noexcept;
+  static tl::unexpected<error> no_host_memory() noexcept;
 
  private:
   struct half {
@@ -61,13 +61,13 @@ class byte_vector {
   status push_slow(const void *from, std::size_t bytes);
   status begin_half();
   template <class Fill>
-  status change(const char *op, std::size_t bytes, std::size_t from, Fill fill);
+  status change(std::size_t bytes, std::size_t from, Fill fill);
   void give_back(std::size_t capacity);
   std::size_t grown_by(std::size_t bytes) const;
-  status move_up(const char *op, std::size_t at, std::size_t end, std::size_t by);
-  status move_down(const char *op, std::size_t from, std::size_t end, std::size_t by, bool keep);
+  status move_up(std::size_t at, std::size_t end, std::size_t by);
+  status move_down(std::size_t from, std::size_t end, std::size_t by, bool keep);
   status move_through(device_address scratch, std::size_t to, std::size_t from, std::size_t bytes);
-  result<growable_buffer> scratch(const char *op, std::size_t bytes) const;
+  result<growable_buffer> scratch(std::size_t bytes) const;
   void done_with(growable_buffer &scratch);
   void drop_staging() noexcept;
   device_address at(std::size_t offset) const { return buffer_.address() + offset; }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/byte_vector.h"
 #include "stillmap/vmm/device_span.h"
 
@@ -84,6 +85,7 @@ class device_vector {
     return bytes_.append(values.data(), values.size_bytes(), true);
   }
   status append_async(std::span<const T> values) {
+    const operation_scope scope("device_vector::append_async");
     return bytes_.append(values.data(), values.size_bytes(), false);
   }
   // `values` may be this vector's own elements.
@@ -102,18 +104,26 @@ class device_vector {
   }
   // `values` must not be in this vector.
   status insert_from_device(size_type position, const T *values, size_type n) {
+    const operation_scope scope("device_vector::insert_from_device");
     return bytes_.insert(bytes(position), n * sizeof(T), nullptr, address_of(values));
   }
   status erase(size_type position, size_type n) { return bytes_.erase(bytes(position), bytes(n)); }
   status pop_back() {
-    if (empty()) return make_error(errc::invalid_argument, "device_vector::pop_back", "empty");
+    const operation_scope scope("device_vector::pop_back");
+    if (empty()) return make_error(errc::invalid_argument, "empty");
     return bytes_.resize(bytes_.size() - sizeof(T), false);
   }
-  status clear() { return bytes_.resize(0, false); }
+  status clear() {
+    const operation_scope scope("device_vector::clear");
+    return bytes_.resize(0, false);
+  }
 
   // New elements are zero bytes (resize) or unspecified (resize_uninitialized).
   status resize(size_type n) { return bytes_.resize(bytes(n), true); }
-  status resize_uninitialized(size_type n) { return bytes_.resize(bytes(n), false); }
+  status resize_uninitialized(size_type n) {
+    const operation_scope scope("device_vector::resize_uninitialized");
+    return bytes_.resize(bytes(n), false);
+  }
   status reserve(size_type n) { return bytes_.reserve(bytes(n)); }
   // Gives back whole pages past the end; what is queued on the vector's stream is waited for by the
   // pages, not by the host. Other streams' work on those elements must be ordered before it.
@@ -122,30 +132,33 @@ class device_vector {
   // Host-synchronous, after what is queued on the stream. After device_lost the element may be the
   // old or the new one.
   status set(size_type position, const T &value) {
-    return bytes_.write("device_vector::set", bytes(position), &value, sizeof(T));
+    const operation_scope scope("device_vector::set");
+    return bytes_.write(bytes(position), &value, sizeof(T));
   }
   result<T> get(size_type position) const {
+    const operation_scope scope("device_vector::get");
     T value;
-    if (status s = bytes_.read("device_vector::get", bytes(position), &value, sizeof(T)); !s) {
+    if (status s = bytes_.read(bytes(position), &value, sizeof(T)); !s) {
       return tl::unexpected(s.error());
     }
     return value;
   }
   // Elements from `position` on, to and from the host. Host-synchronous, on the vector's stream.
   status copy_to_host(std::span<T> out, size_type position = 0) const {
-    return bytes_.read("device_vector::copy_to_host", bytes(position), out.data(),
-                       out.size_bytes());
+    const operation_scope scope("device_vector::copy_to_host");
+    return bytes_.read(bytes(position), out.data(), out.size_bytes());
   }
   status copy_from_host(std::span<const T> values, size_type position = 0) {
-    return bytes_.write("device_vector::copy_from_host", bytes(position), values.data(),
-                        values.size_bytes());
+    const operation_scope scope("device_vector::copy_from_host");
+    return bytes_.write(bytes(position), values.data(), values.size_bytes());
   }
   result<std::vector<T>> to_host() const {
+    const operation_scope scope("device_vector::to_host");
     std::vector<T> out;
     try {
       out.resize(size());
     } catch (const std::bad_alloc &) {
-      return detail::byte_vector::no_host_memory("device_vector::to_host");
+      return detail::byte_vector::no_host_memory();
     }
     if (status s = copy_to_host(out); !s) return tl::unexpected(s.error());
     return out;

@@ -10,30 +10,31 @@ namespace stillmap {
 namespace {
 
 // The error of every operation on a buffer that was moved from or closed.
-tl::unexpected<error> gone(const char *op) {
-  return make_error(errc::invalid_argument, op, "the buffer was closed or moved from");
+tl::unexpected<error> gone() {
+  return make_error(errc::invalid_argument, "the buffer was closed or moved from");
 }
 
 // The result of act(*buffer), or why there is none.
 template <class Act>
-auto enter(buffer_impl *buffer, const char *op, const Act &act) -> decltype(act(*buffer)) {
-  if (buffer == nullptr) return gone(op);
-  return with_host_memory(op, [&] { return act(*buffer); });
+auto enter(buffer_impl *buffer, const char *operation, const Act &act) -> decltype(act(*buffer)) {
+  const operation_scope scope(operation);
+  if (buffer == nullptr) return gone();
+  return with_host_memory([&] { return act(*buffer); });
 }
 
 }  // namespace
 
 result<growable_buffer> growable_buffer::create(const stillmap::device &d, buffer_options options) {
+  const operation_scope scope("growable_buffer::create");
   for (const int peer : options.peer_devices) {
     bool known = peer == d.ordinal();
     for (const int p : d.capabilities().peers) known = known || p == peer;
     if (!known) {
-      return make_error(errc::invalid_argument, "growable_buffer::create",
-                        "the device cannot reach this one's memory",
+      return make_error(errc::invalid_argument, "the device cannot reach this one's memory",
                         static_cast<std::uint64_t>(peer));
     }
   }
-  return with_host_memory("growable_buffer::create", [&]() -> result<growable_buffer> {
+  return with_host_memory([&]() -> result<growable_buffer> {
     const bool mapped = d.capabilities().vmm && !options.force_copying;
     STILLMAP_ASSIGN_OR_RETURN(auto made, mapped ? make_mapped_buffer(d, std::move(options))
                                                 : make_copied_buffer(d, std::move(options)));
@@ -57,11 +58,13 @@ growable_buffer &growable_buffer::operator=(growable_buffer &&other) noexcept {
 
 growable_buffer::~growable_buffer() {
   if (!impl_) return;
+  const operation_scope scope("growable_buffer::~growable_buffer");
   report_if_failed(impl_->close(nullptr));
 }
 
 status growable_buffer::close(const fence &idle) {
-  if (!impl_) return gone("growable_buffer::close");
+  const operation_scope scope("growable_buffer::close");
+  if (!impl_) return gone();
   STILLMAP_RETURN_IF_ERROR(impl_->close(&idle));
   impl_.reset();
   return {};
@@ -107,15 +110,13 @@ status growable_buffer::resize(std::size_t bytes, stream_ref stream) {
   return enter(impl_.get(), "growable_buffer::resize",
                [&](auto &b) { return b.resize(bytes, stream); });
 }
-status growable_buffer::reserve(const char *op, std::size_t bytes,
-                                std::optional<stream_ref> stream) {
-  return enter(impl_.get(), op, [&](auto &b) { return b.reserve(op, bytes, stream); });
-}
 status growable_buffer::reserve(std::size_t bytes) {
-  return reserve("growable_buffer::reserve", bytes, std::nullopt);
+  return enter(impl_.get(), "growable_buffer::reserve",
+               [&](auto &b) { return b.reserve(bytes, std::nullopt); });
 }
 status growable_buffer::reserve(std::size_t bytes, stream_ref stream) {
-  return reserve("growable_buffer::reserve", bytes, stream);
+  return enter(impl_.get(), "growable_buffer::reserve",
+               [&](auto &b) { return b.reserve(bytes, stream); });
 }
 status growable_buffer::shrink_to_fit() {
   return enter(impl_.get(), "growable_buffer::shrink_to_fit",
@@ -145,23 +146,24 @@ bool growable_buffer::committed(std::size_t offset, std::size_t bytes) const {
   return impl_ && impl_->committed(offset, bytes);
 }
 
-status growable_buffer::check_access(const char *op, access_mode wanted, std::size_t offset,
+status growable_buffer::check_access(access_mode wanted, std::size_t offset,
                                      std::size_t bytes) const {
-  if (!impl_) return gone(op);
+  const operation_scope scope("growable_buffer::check_access");
+  if (!impl_) return gone();
   if (!impl_->committed(offset, bytes)) {
-    return make_error(errc::invalid_argument, op, "part of the range is not committed",
+    return make_error(errc::invalid_argument, "part of the range is not committed",
                       bytes > SIZE_MAX - offset ? SIZE_MAX : offset + bytes, capacity(),
                       error_unit::bytes);
   }
   if (bytes == 0) return {};
-  return with_host_memory(op, [&] { return impl_->check_access(op, offset, bytes, wanted); });
+  return with_host_memory([&] { return impl_->check_access(offset, bytes, wanted); });
 }
 
 // Checks a host copy's range, queues the copy by `copy`, and waits for it.
 template <class Copy>
-status growable_buffer::copy(const char *op, access_mode wanted, std::size_t offset,
-                             std::size_t bytes, stream_ref stream, const Copy &copy) const {
-  STILLMAP_RETURN_IF_ERROR(check_access(op, wanted, offset, bytes));
+status growable_buffer::copy(access_mode wanted, std::size_t offset, std::size_t bytes,
+                             stream_ref stream, const Copy &copy) const {
+  STILLMAP_RETURN_IF_ERROR(check_access(wanted, offset, bytes));
   if (bytes == 0) return {};
   const stillmap::driver &drv = device_.driver();
   const context_guard guard(drv, device_.context());
@@ -172,7 +174,8 @@ status growable_buffer::copy(const char *op, access_mode wanted, std::size_t off
 
 status growable_buffer::copy_from_host(std::size_t offset, const void *from, std::size_t bytes,
                                        stream_ref stream) {
-  return copy("growable_buffer::copy_from_host", access_mode::read_write, offset, bytes, stream,
+  const operation_scope scope("growable_buffer::copy_from_host");
+  return copy(access_mode::read_write, offset, bytes, stream,
               [&](const stillmap::driver &drv, device_address at) {
                 return drv.copy_to_device_async(at, from, bytes, stream.get());
               });
@@ -180,7 +183,8 @@ status growable_buffer::copy_from_host(std::size_t offset, const void *from, std
 
 status growable_buffer::copy_to_host(void *to, std::size_t offset, std::size_t bytes,
                                      stream_ref stream) const {
-  return copy("growable_buffer::copy_to_host", access_mode::read, offset, bytes, stream,
+  const operation_scope scope("growable_buffer::copy_to_host");
+  return copy(access_mode::read, offset, bytes, stream,
               [&](const stillmap::driver &drv, device_address at) {
                 return drv.copy_to_host_async(to, at, bytes, stream.get());
               });
@@ -207,16 +211,16 @@ status growable_buffer::make_writable(std::size_t offset, std::size_t bytes, str
 
 status growable_buffer::splice(std::size_t offset, std::size_t bytes, growable_buffer &to,
                                std::size_t to_offset) {
-  constexpr const char *op = "growable_buffer::splice";
-  if (!to.impl_) return gone(op);
-  return enter(impl_.get(), op,
+  const operation_scope scope("growable_buffer::splice");
+  if (!to.impl_) return gone();
+  return enter(impl_.get(), "growable_buffer::splice",
                [&](auto &b) { return b.splice(offset, bytes, *to.impl_, to_offset, nullptr); });
 }
 status growable_buffer::splice(std::size_t offset, std::size_t bytes, growable_buffer &to,
                                std::size_t to_offset, const fence &idle) {
-  constexpr const char *op = "growable_buffer::splice";
-  if (!to.impl_) return gone(op);
-  return enter(impl_.get(), op,
+  const operation_scope scope("growable_buffer::splice");
+  if (!to.impl_) return gone();
+  return enter(impl_.get(), "growable_buffer::splice",
                [&](auto &b) { return b.splice(offset, bytes, *to.impl_, to_offset, &idle); });
 }
 

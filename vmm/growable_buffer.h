@@ -95,10 +95,8 @@ class growable_buffer {
 
   // Checks that work may read the range, or with access_mode::read_write, write it.
   // Errors: invalid_argument (part of it is not committed: value = its end, limit = capacity()), busy
-  //         (suspended: resume its tag; shared by a fork: make_writable()). `operation`: named in the
-  //         error.
-  status check_access(const char *operation, access_mode wanted, std::size_t offset,
-                      std::size_t bytes) const;
+  //         (suspended: resume its tag; shared by a fork: make_writable()).
+  status check_access(access_mode wanted, std::size_t offset, std::size_t bytes) const;
 
   // ---- contents --------------------------------------------------------------------------------
 
@@ -146,12 +144,10 @@ class growable_buffer {
   virtual_range range() const { return {address(), reserved()}; }
 
  private:
-  friend class detail::byte_vector;  // its errors name its own operations
-  status reserve(const char *op, std::size_t bytes, std::optional<stream_ref> stream);
   explicit growable_buffer(std::unique_ptr<buffer_impl> i);
   template <class Copy>
-  status copy(const char *op, access_mode wanted, std::size_t offset, std::size_t bytes,
-              stream_ref stream, const Copy &copy) const;
+  status copy(access_mode wanted, std::size_t offset, std::size_t bytes, stream_ref stream,
+              const Copy &copy) const;
   stillmap::device device_;
   std::unique_ptr<buffer_impl> impl_;  // empty once closed or moved from
 };

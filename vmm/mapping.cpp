@@ -10,14 +10,14 @@ namespace stillmap {
 
 result<mapping> mapping::create(const reservation &r, std::size_t offset, page_ptr page,
                                 std::vector<access_grant> access) {
-  constexpr const char *op = "mapping::create";
-  if (!page) return make_error(errc::invalid_argument, op, "there is no page to map");
-  if (!r.block()) return make_error(errc::invalid_argument, op, "the reservation was moved from");
+  const operation_scope scope("mapping::create");
+  if (!page) return make_error(errc::invalid_argument, "there is no page to map");
+  if (!r.block()) return make_error(errc::invalid_argument, "the reservation was moved from");
   if (offset > r.range().bytes || r.range().bytes - offset < page->bytes()) {
-    return make_error(errc::invalid_argument, op, "the page does not fit in the reservation",
-                      offset, r.range().bytes, error_unit::bytes);
+    return make_error(errc::invalid_argument, "the page does not fit in the reservation", offset,
+                      r.range().bytes, error_unit::bytes);
   }
-  return with_host_memory(op, [&]() -> result<mapping> {
+  return with_host_memory([&]() -> result<mapping> {
     if (access.empty()) {
       access.push_back({on_device(r.device().ordinal()), access_mode::read_write});
     }
@@ -51,8 +51,9 @@ mapping::~mapping() {
 }
 
 status mapping::set_access(std::vector<access_grant> access) {
+  const operation_scope scope("mapping::set_access");
   if (range_.empty()) {
-    return make_error(errc::invalid_argument, "mapping::set_access", "the mapping is empty");
+    return make_error(errc::invalid_argument, "the mapping is empty");
   }
   remap_plan plan({});
   plan.grant(range_, std::move(access));
@@ -60,8 +61,9 @@ status mapping::set_access(std::vector<access_grant> access) {
 }
 
 status mapping::unmap(const fence &idle) {
+  const operation_scope scope("mapping::unmap");
   if (range_.empty()) {
-    return make_error(errc::invalid_argument, "mapping::unmap", "the mapping is empty");
+    return make_error(errc::invalid_argument, "the mapping is empty");
   }
   STILLMAP_RETURN_IF_ERROR(device_.space().retire(block_, range_, idle));
   range_ = {};

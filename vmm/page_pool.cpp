@@ -27,22 +27,22 @@ page_pool::page_pool(device_state &d, const page_pool_options &options)
 }
 
 result<std::shared_ptr<page_pool>> page_pool::create(const device &d, page_pool_options options) {
-  constexpr const char *op = "page_pool::create";
+  const operation_scope scope("page_pool::create");
   if (!d.capabilities().vmm) {
-    return make_error(errc::not_supported, op, "this device cannot map physical pages");
+    return make_error(errc::not_supported, "this device cannot map physical pages");
   }
   if (options.exportable == handle_type::posix_fd && !d.capabilities().posix_fd_export) {
-    return make_error(errc::not_supported, op, "this device cannot export pages as fds");
+    return make_error(errc::not_supported, "this device cannot export pages as fds");
   }
   if (options.exportable == handle_type::fabric && !d.capabilities().fabric_export) {
-    return make_error(errc::not_supported, op, "this device cannot export fabric handles");
+    return make_error(errc::not_supported, "this device cannot export fabric handles");
   }
   if (options.rdma && !d.capabilities().rdma) {
-    return make_error(errc::not_supported, op, "this device cannot map RDMA-capable pages");
+    return make_error(errc::not_supported, "this device cannot map RDMA-capable pages");
   }
   const bool on_host = options.location && options.location->kind != location_kind::device;
   if (on_host && !d.capabilities().host_numa) {
-    return make_error(errc::not_supported, op, "this driver cannot map host memory");
+    return make_error(errc::not_supported, "this driver cannot map host memory");
   }
   physical_properties wanted;
   wanted.location = options.location.value_or(on_device(d.ordinal()));
@@ -53,11 +53,10 @@ result<std::shared_ptr<page_pool>> page_pool::create(const device &d, page_pool_
   STILLMAP_ASSIGN_OR_RETURN(const auto granularity, d.driver().granularity(wanted, false));
   if (options.page_bytes == 0) options.page_bytes = granularity;
   if (options.page_bytes % granularity != 0) {
-    return make_error(errc::invalid_argument, op,
-                      "the page size is not a multiple of the granularity", options.page_bytes,
-                      granularity, error_unit::bytes);
+    return make_error(errc::invalid_argument, "the page size is not a multiple of the granularity",
+                      options.page_bytes, granularity, error_unit::bytes);
   }
-  return with_host_memory(op, [&]() -> result<std::shared_ptr<page_pool>> {
+  return with_host_memory([&]() -> result<std::shared_ptr<page_pool>> {
     const auto owner = std::make_shared<owned_pool>(d, options);
     const std::shared_ptr<page_pool> made(owner, &owner->pool);
     made->self_ = made;
@@ -69,6 +68,7 @@ result<std::shared_ptr<page_pool>> page_pool::create(const device &d, page_pool_
 // Every page_ptr keeps the pool alive, so only retiring mappings are left, and mappings that the driver
 // failed to unmap.
 page_pool::~page_pool() {
+  const operation_scope scope("page_pool::~page_pool");
   {
     const lock_guard lock(background_mutex_);
     stopping_ = true;
@@ -102,9 +102,9 @@ std::size_t page_pool::location_bytes() const {
 }
 
 // Fails before the first page is created if the device cannot hold the pages.
-status page_pool::check_size(std::size_t pages, const char *op) const {
+status page_pool::check_size(std::size_t pages) const {
   if (pages <= location_bytes() / page_bytes()) return {};
-  return make_error(errc::out_of_memory, op, "the request exceeds the device's memory",
+  return make_error(errc::out_of_memory, "the request exceeds the device's memory",
                     pages * page_bytes(), location_bytes(), error_unit::bytes);
 }
 
@@ -124,9 +124,9 @@ std::shared_ptr<page_pool> page_pool::share() {
 
 status page_pool::acquire(std::size_t n, std::vector<page_ptr> &out,
                           std::optional<stream_ref> consumer) {
-  constexpr const char *op = "page_pool::acquire";
-  STILLMAP_RETURN_IF_ERROR(check_size(n, op));
-  STILLMAP_RETURN_IF_ERROR(with_host_memory(op, [&]() -> status {
+  const operation_scope scope("page_pool::acquire");
+  STILLMAP_RETURN_IF_ERROR(check_size(n));
+  STILLMAP_RETURN_IF_ERROR(with_host_memory([&]() -> status {
     out.reserve(out.size() + n);
     return {};
   }));
@@ -167,7 +167,7 @@ status page_pool::make_pages(std::size_t n, page_list &made) {
     std::unique_ptr<page> p(new (std::nothrow)
                                 page(*this, physical_handle::none, bytes, properties_, false));
     if (p == nullptr) {
-      outcome = host_out_of_memory("page_pool::acquire");
+      outcome = host_out_of_memory();
     } else if (const auto handle = create_granted(bytes); !handle) {
       outcome = tl::unexpected(handle.error());
     } else {
@@ -182,9 +182,8 @@ status page_pool::make_pages(std::size_t n, page_list &made) {
   created_bytes_ -= (allowed - done) * bytes;
   if (outcome && allowed < n) {
     const std::size_t left = options_.limit - std::min(options_.limit, std::size_t{created_bytes_});
-    outcome = make_error(errc::out_of_memory, "page_pool::acquire",
-                         "the request exceeds what the pool's limit leaves", n * bytes, left,
-                         error_unit::bytes);
+    outcome = make_error(errc::out_of_memory, "the request exceeds what the pool's limit leaves",
+                         n * bytes, left, error_unit::bytes);
   }
   stats_.pages_created += done;
   stats_.created += physical_size(done * bytes);
@@ -220,23 +219,22 @@ void page_pool::forget(page *p) noexcept {
 }
 
 result<page_ptr> page_pool::adopt(physical_memory memory) {
+  const operation_scope scope("page_pool::adopt");
   if (memory.bytes() != options_.page_bytes) {
-    return make_error(errc::invalid_argument, "page_pool::adopt",
-                      "the memory is not one page of this pool", memory.bytes(),
-                      options_.page_bytes, error_unit::bytes);
+    return make_error(errc::invalid_argument, "the memory is not one page of this pool",
+                      memory.bytes(), options_.page_bytes, error_unit::bytes);
   }
   if (memory.handle() == physical_handle::none) {
-    return make_error(errc::invalid_argument, "page_pool::adopt", "the memory was moved from");
+    return make_error(errc::invalid_argument, "the memory was moved from");
   }
   if (memory.device().shared().get() != &device_) {
-    return make_error(errc::invalid_argument, "page_pool::adopt",
-                      "the memory belongs to another device",
+    return make_error(errc::invalid_argument, "the memory belongs to another device",
                       static_cast<std::uint64_t>(memory.device().ordinal()),
                       static_cast<std::uint64_t>(device_.ordinal));
   }
   auto *const p = new (std::nothrow)
       page(*this, memory.handle(), options_.page_bytes, memory.properties(), memory.shared());
-  if (p == nullptr) return host_out_of_memory("page_pool::adopt");
+  if (p == nullptr) return host_out_of_memory();
   [[maybe_unused]] const physical_handle taken = std::move(memory).release();
   device_.space->physical_created(options_.page_bytes);
   {
@@ -299,6 +297,7 @@ void page_pool::release_pages(page_list &pages) noexcept {
 }
 
 result<physical_size> page_pool::trim(std::size_t keep) {
+  const operation_scope scope("page_pool::trim");
   const context_guard guard(driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   const std::uint64_t before = stats().pages_released;
@@ -328,6 +327,7 @@ result<physical_size> page_pool::trim(std::size_t keep) {
 }
 
 status page_pool::prepare(std::size_t bytes) {
+  const operation_scope scope("page_pool::prepare");
   for (;;) {
     const result<bool> more = prepare_one(bytes);
     if (more && !*more) return {};
@@ -344,7 +344,7 @@ status page_pool::prepare(std::size_t bytes) {
 // Creates one page unless `bytes` are ready. False: they are.
 result<bool> page_pool::prepare_one(std::size_t bytes) {
   const std::size_t pages = divide_up(bytes, options_.page_bytes);
-  STILLMAP_RETURN_IF_ERROR(check_size(pages, "page_pool::prepare"));
+  STILLMAP_RETURN_IF_ERROR(check_size(pages));
   {
     const lock_guard lock(mutex_);
     if (ready_.size() >= pages) return false;

@@ -121,7 +121,7 @@ class page_pool final : private page_owner {
   void give_back(page *p) noexcept override STILLMAP_EXCLUDES(mutex_);
   void add_fence(page &p, const fence &idle) override STILLMAP_EXCLUDES(mutex_);
   bool has_fence(const page &p) const override STILLMAP_EXCLUDES(mutex_);
-  status check_size(std::size_t pages, const char *op) const;
+  status check_size(std::size_t pages) const;
   status take_free(std::size_t n, page_list &got) STILLMAP_EXCLUDES(mutex_);
   status find_passed_locked(std::size_t n) STILLMAP_REQUIRES(mutex_);
   void put_back(page_list &pages) STILLMAP_EXCLUDES(mutex_);

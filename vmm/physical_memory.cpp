@@ -72,14 +72,14 @@ result<physical_memory> physical_memory::create(const stillmap::device &d, std::
 
 result<physical_memory> physical_memory::create(const stillmap::device &d, std::size_t bytes,
                                                 physical_properties properties) {
-  constexpr const char *op = "physical_memory::create";
+  const operation_scope scope("physical_memory::create");
   if (!d.capabilities().vmm) {
-    return make_error(errc::not_supported, op, "this device cannot map physical pages");
+    return make_error(errc::not_supported, "this device cannot map physical pages");
   }
   const context_guard guard(d.driver(), d.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   if (bytes == 0 || bytes % d.capabilities().page_bytes != 0) {
-    return make_error(errc::invalid_argument, op, "the size is not a multiple of the granularity",
+    return make_error(errc::invalid_argument, "the size is not a multiple of the granularity",
                       bytes, d.capabilities().page_bytes, error_unit::bytes);
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto handle, d.driver().create_physical(bytes, properties));
@@ -88,18 +88,18 @@ result<physical_memory> physical_memory::create(const stillmap::device &d, std::
 }
 
 result<physical_memory> physical_memory::retain(const stillmap::device &d, device_address at) {
+  const operation_scope scope("physical_memory::retain");
   const context_guard guard(d.driver(), d.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
-  STILLMAP_ASSIGN_OR_RETURN(
-      const auto bytes, with_host_memory("physical_memory::retain", [&]() -> result<std::size_t> {
-        std::size_t n = 0;
-        for (const mapping_record &m : d.space().mappings({at, 1})) n = m.range.bytes;
-        return n;
-      }));
+  STILLMAP_ASSIGN_OR_RETURN(const auto bytes, with_host_memory([&]() -> result<std::size_t> {
+                              std::size_t n = 0;
+                              for (const mapping_record &m : d.space().mappings({at, 1}))
+                                n = m.range.bytes;
+                              return n;
+                            }));
   if (bytes == 0) {
-    return make_error(errc::invalid_argument, "physical_memory::retain",
-                      "nothing of this ledger is mapped at the address", at.value(), 0,
-                      error_unit::address);
+    return make_error(errc::invalid_argument, "nothing of this ledger is mapped at the address",
+                      at.value(), 0, error_unit::address);
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto handle, d.driver().retain_physical(at));
   const auto properties = d.driver().properties(handle);
@@ -115,15 +115,15 @@ result<physical_memory> physical_memory::retain(const stillmap::device &d, devic
 
 result<physical_memory> physical_memory::import_fd(const stillmap::device &d, const owned_fd &fd,
                                                    std::size_t bytes) {
-  constexpr const char *op = "physical_memory::import_fd";
+  const operation_scope scope("physical_memory::import_fd");
   if (!d.capabilities().vmm) {
-    return make_error(errc::not_supported, op, "this device cannot map physical pages");
+    return make_error(errc::not_supported, "this device cannot map physical pages");
   }
   if (fd.get() < 0) {
-    return make_error(errc::invalid_argument, op, "there is no file descriptor to import");
+    return make_error(errc::invalid_argument, "there is no file descriptor to import");
   }
   if (bytes == 0 || bytes % d.capabilities().page_bytes != 0) {
-    return make_error(errc::invalid_argument, op, "the size is not a multiple of the granularity",
+    return make_error(errc::invalid_argument, "the size is not a multiple of the granularity",
                       bytes, d.capabilities().page_bytes, error_unit::bytes);
   }
   const context_guard guard(d.driver(), d.context());
@@ -139,15 +139,14 @@ result<physical_memory> physical_memory::import_fd(const stillmap::device &d, co
 }
 
 result<exported_fd> physical_memory::export_fd() const {
+  const operation_scope scope("physical_memory::export_fd");
   if (properties_.exportable != handle_type::posix_fd) {
-    return make_error(errc::invalid_argument, "physical_memory::export_fd",
-                      "it was not created exportable as an fd");
+    return make_error(errc::invalid_argument, "it was not created exportable as an fd");
   }
   if (handle_ == physical_handle::none) {
-    return make_error(errc::invalid_argument, "physical_memory::export_fd",
-                      "the memory was moved from");
+    return make_error(errc::invalid_argument, "the memory was moved from");
   }
-  return with_host_memory("physical_memory::export_fd", [&]() -> result<exported_fd> {
+  return with_host_memory([&]() -> result<exported_fd> {
     std::set<int> one{-1};
     auto listed = one.extract(one.begin());
     const context_guard guard(device_.driver(), device_.context());

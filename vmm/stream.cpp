@@ -50,8 +50,9 @@ stream::~stream() {
 }
 
 status stream::synchronize() const {
+  const operation_scope scope("stream::synchronize");
   if (handle_ == nullptr) {
-    return make_error(errc::invalid_argument, "stream::synchronize", "the stream was moved from");
+    return make_error(errc::invalid_argument, "the stream was moved from");
   }
   const context_guard guard(state_->of.driver(), state_->of.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
@@ -59,8 +60,9 @@ status stream::synchronize() const {
 }
 
 result<bool> stream::idle() const {
+  const operation_scope scope("stream::idle");
   if (handle_ == nullptr) {
-    return make_error(errc::invalid_argument, "stream::idle", "the stream was moved from");
+    return make_error(errc::invalid_argument, "the stream was moved from");
   }
   const context_guard guard(state_->of.driver(), state_->of.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
@@ -109,7 +111,7 @@ class entered_context {
 status refuse_if_capturing(const driver &drv, stream_ref s) {
   STILLMAP_ASSIGN_OR_RETURN(const auto capturing, drv.stream_capturing(s.get()));
   if (!capturing) return {};
-  return make_error(errc::not_supported, "fence::after", "the stream is capturing a graph");
+  return make_error(errc::not_supported, "the stream is capturing a graph");
 }
 
 }  // namespace
@@ -144,9 +146,9 @@ result<fence> fence::record(const device &d, stream_ref s, bool refuse_first) {
 }
 
 result<fence> fence::of(const device &d, event_ref e) {
-  constexpr const char *op = "fence::of";
-  if (e.get() == nullptr) return make_error(errc::invalid_argument, op, "there is no event");
-  return with_host_memory(op, [&]() -> result<fence> {
+  const operation_scope scope("fence::of");
+  if (e.get() == nullptr) return make_error(errc::invalid_argument, "there is no event");
+  return with_host_memory([&]() -> result<fence> {
     fence out;
     out.one_ = std::make_shared<detail::recorded_event>(d.shared()->core, e.get());
     return out;

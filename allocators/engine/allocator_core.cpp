@@ -14,9 +14,6 @@
 namespace stillmap {
 namespace {
 
-constexpr const char *allocating = "caching_allocator::allocate";
-constexpr const char *freeing = "caching_allocator::free";
-
 std::unique_ptr<memory_source> make_source(heap &h, stream_tracker &streams, reclaimer &r,
                                            std::shared_ptr<page_pool> pages,
                                            std::vector<access_grant> access) {
@@ -34,6 +31,7 @@ allocator_core::allocator_core(stillmap::device d, std::shared_ptr<page_pool> pa
       source_(make_source(heap_, streams_, reclaimer_, std::move(pages), std::move(access))) {}
 
 allocator_core::~allocator_core() {
+  const operation_scope scope("caching_allocator::~caching_allocator");
   const growth_lock growing(heap_.growth_mutex);
   source_->release_all();
 }
@@ -48,8 +46,8 @@ result<void *> allocator_core::allocate_refused(std::size_t bytes, stream_ref s,
     const lock_guard lock(refused.lock(), std::adopt_lock);
     searched = refused.service_locked().stream == s && refused.searches_before_reclaim();
     if (searched) {
-      auto block =
-          with_host_memory(allocating, [&]() STILLMAP_REQUIRES(refused.lock()) -> result<void *> {
+      auto block = with_host_memory(
+          "caching_allocator::allocate", [&]() STILLMAP_REQUIRES(refused.lock()) -> result<void *> {
             return refused.allocate_not_reused(request_for(bytes, allocation_granule));
           });
       if (!block || *block != nullptr) return block;
@@ -61,26 +59,26 @@ result<void *> allocator_core::allocate_refused(std::size_t bytes, stream_ref s,
 result<void *> allocator_core::allocate_slow(std::size_t bytes, stream_ref s,
                                              const allocate_options &options,
                                              bool searched) noexcept {
-  return with_host_memory(allocating, [&] { return serve(bytes, s, options, searched); });
+  return with_host_memory("caching_allocator::allocate",
+                          [&] { return serve(bytes, s, options, searched); });
 }
 
 // `searched`: the arena of the stream has no memory for it.
 result<void *> allocator_core::serve(std::size_t bytes, stream_ref named,
                                      const allocate_options &options, bool searched) {
-  constexpr const char *op = allocating;
   if (bytes == 0) return nullptr;
-  if (heap_.in_child()) return forked_error(op);
+  if (heap_.in_child()) return forked_error();
   if (!std::has_single_bit(options.alignment)) {
-    return make_error(errc::invalid_argument, op, "the alignment is not a power of two",
+    return make_error(errc::invalid_argument, "the alignment is not a power of two",
                       options.alignment, 0, error_unit::bytes);
   }
   if (options.alignment > allocate_options::largest_alignment) {
-    return make_error(errc::invalid_argument, op, "the alignment is too large", options.alignment,
+    return make_error(errc::invalid_argument, "the alignment is too large", options.alignment,
                       allocate_options::largest_alignment, error_unit::bytes);
   }
   if (bytes > largest_request) {
-    return make_error(errc::out_of_memory, op, "the request is larger than the device's memory",
-                      bytes, heap_.device.total_memory().bytes(), error_unit::bytes);
+    return make_error(errc::out_of_memory, "the request is larger than the device's memory", bytes,
+                      heap_.device.total_memory().bytes(), error_unit::bytes);
   }
   const stream_ref s = thread_stream::key_of(named);
   const block_request r = request_for(bytes, options.alignment);
@@ -102,13 +100,14 @@ result<void *> allocator_core::serve(std::size_t bytes, stream_ref named,
 
 // Only a stream that was not passed to record_use needs host memory.
 status allocator_core::free_slow(void *block, std::optional<stream_ref> last_used_on) noexcept {
-  if (heap_.in_child()) return forked_error(freeing);
+  const operation_scope scope("caching_allocator::free");
+  if (heap_.in_child()) return forked_error();
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   arena *const a = heap_.addresses.at(address);
   free_outcome outcome = free_outcome::not_ours;
   if (a != nullptr) {
     pending_block *pending = nullptr;
-    const status begun = with_host_memory(freeing, [&]() -> status {
+    const status begun = with_host_memory([&]() -> status {
       if (last_used_on) last_used_on = thread_stream::key_of(*last_used_on);
       const lock_guard lock(a->lock());
       if (!last_used_on || a->service_locked().serves(*last_used_on) ||
@@ -126,7 +125,7 @@ status allocator_core::free_slow(void *block, std::optional<stream_ref> last_use
     }
   }
   if (outcome == free_outcome::not_ours) {
-    return make_error(errc::invalid_argument, freeing,
+    return make_error(errc::invalid_argument,
                       "no block begins at this address, or it was freed already", address, 0,
                       error_unit::address);
   }
@@ -135,7 +134,7 @@ status allocator_core::free_slow(void *block, std::optional<stream_ref> last_use
 
 status allocator_core::record_use(void *block, stream_ref s) {
   if (block == nullptr) return {};
-  if (heap_.in_child()) return forked_error("caching_allocator::record_use");
+  if (heap_.in_child()) return forked_error();
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   if (arena *const a = heap_.addresses.at(address)) {
     const stream_ref key = thread_stream::key_of(s);
@@ -149,7 +148,7 @@ status allocator_core::record_use(void *block, stream_ref s) {
       return {};
     }
   }
-  return make_error(errc::invalid_argument, "caching_allocator::record_use",
+  return make_error(errc::invalid_argument,
                     "no block begins at this address, or it was freed already", address, 0,
                     error_unit::address);
 }
@@ -190,7 +189,7 @@ status allocator_core::free_notified(void *block, std::optional<stream_ref> last
   arena *const a = heap_.in_child() ? nullptr : heap_.addresses.at(address);
   if (a == nullptr) return free_slow(block, last_used_on);
   if (last_used_on) {  // all that can fail comes before the records
-    const status used = with_host_memory(freeing, [&]() -> status {
+    const status used = with_host_memory("caching_allocator::free", [&]() -> status {
       const stream_ref key = thread_stream::key_of(*last_used_on);
       const lock_guard lock(a->lock());
       a->record_use(address, key);
@@ -204,17 +203,18 @@ status allocator_core::free_notified(void *block, std::optional<stream_ref> last
 }
 
 result<void *> allocator_core::refuse_suspended() const noexcept {
-  return with_host_memory(allocating, [&]() -> result<void *> {
+  return with_host_memory("caching_allocator::allocate", [&]() -> result<void *> {
     const auto gone = [&](const block_record &b) {
       return b.tag == heap_.options.tag && b.released_bytes != 0;
     };
     const std::vector<block_record> blocks = heap_.device.space().blocks();
-    const error e{
-        make_error_code(errc::busy), allocating,
-        std::any_of(blocks.begin(), blocks.end(), gone)
-            ? "memory of the allocator was forgotten, or sent away, and cannot come back; "
-              "make a new allocator"
-            : "memory of the allocator is suspended; resume its tag first"};
+    const bool lost = std::any_of(blocks.begin(), blocks.end(), gone);
+    const error e =
+        make_error(errc::busy,
+                   lost ? "memory of the allocator was forgotten, or sent away, and cannot come "
+                          "back; make a new allocator"
+                        : "memory of the allocator is suspended; resume its tag first")
+            .value();
     return tl::unexpected(e.about("tag " + heap_.options.tag));
   });
 }
@@ -222,12 +222,11 @@ result<void *> allocator_core::refuse_suspended() const noexcept {
 // ---- streams, and memory that returns to the device ----
 
 status allocator_core::forget_stream(stream_ref named) {
-  constexpr const char *op = "caching_allocator::forget_stream";
-  if (heap_.in_child()) return forked_error(op);
+  if (heap_.in_child()) return forked_error();
   const stream_ref s = thread_stream::key_of(named);
   const growth_lock growing(heap_.growth_mutex);
   if (const std::uint64_t pool = pools_.pool_of(s); pool != 0) {
-    return make_error(errc::busy, op, "the stream allocates to a private pool", pool);
+    return make_error(errc::busy, "the stream allocates to a private pool", pool);
   }
   if (!streams_.knows(s) && !pools_.has_uses_on(s)) return {};
   const relaxed_capture_mode relaxed(heap_.device.driver());
@@ -242,8 +241,8 @@ status allocator_core::forget_stream(stream_ref named) {
   return {};
 }
 
-result<release_report> allocator_core::trim(const char *op, std::size_t keep) {
-  if (heap_.in_child()) return forked_error(op);
+result<release_report> allocator_core::trim(std::size_t keep) {
+  if (heap_.in_child()) return forked_error();
   const growth_lock growing(heap_.growth_mutex);
   // What is suspended has no pages, and its places are needed when it comes back.
   if (heap_.observers.history.holds_requests()) {
@@ -255,19 +254,19 @@ result<release_report> allocator_core::trim(const char *op, std::size_t keep) {
   STILLMAP_RETURN_IF_ERROR(relaxed.entered());
   streams_.end_destroyed();
   pools_.reclaim(waiting_for::destroyed_streams);
-  return source_->trim(op, keep);
+  return source_->trim(keep);
 }
 
 // ---- what it knows ----
 
 result<std::size_t> allocator_core::usable_size(const void *block) const {
-  if (in_child()) return forked_error("caching_allocator::usable_size");
+  if (in_child()) return forked_error();
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   if (const arena *const a = heap_.addresses.at(address)) {
     const lock_guard lock(a->lock());
     if (const std::size_t bytes = a->blocks().usable_size(address); bytes != 0) return bytes;
   }
-  return make_error(errc::invalid_argument, "caching_allocator::usable_size",
+  return make_error(errc::invalid_argument,
                     "no block begins at this address, or it was freed already", address, 0,
                     error_unit::address);
 }

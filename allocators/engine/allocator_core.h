@@ -74,7 +74,7 @@ class allocator_core {
 
   status record_use(void *block, stream_ref s);
   status forget_stream(stream_ref named);
-  result<release_report> trim(const char *op, std::size_t keep);
+  result<release_report> trim(std::size_t keep);
   result<std::size_t> usable_size(const void *block) const;
   bool owns(const void *address) const {
     return heap_.addresses.at(reinterpret_cast<std::uintptr_t>(address)) != nullptr;

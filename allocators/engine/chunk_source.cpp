@@ -12,11 +12,6 @@
 #include "stillmap/vmm/context.h"
 
 namespace stillmap {
-namespace {
-
-constexpr const char *allocate_op = "caching_allocator::allocate";
-
-}  // namespace
 
 // ---- allocating chunks ----
 
@@ -31,7 +26,7 @@ result<extent *> chunk_source::extend(arena &a, const block_request &r, effort l
   const std::size_t soft = heap_.soft_limit, most = heap_.limit;
   status kept;  // chunks that cannot be freed stay: not a failure
   if (!quiet && chunk_bytes_ + least > soft) {
-    release_chunks(allocate_op, chunk_bytes_ + least - soft, false, kept);
+    release_chunks(chunk_bytes_ + least - soft, false, kept);
   }
   auto got = allocate_chunk(chunk_bytes_ + generous > soft ? least : generous);
   if (!got && is_device_short(got.error()) && generous != least) got = allocate_chunk(least);
@@ -39,7 +34,7 @@ result<extent *> chunk_source::extend(arena &a, const block_request &r, effort l
     // Doubles the amount, because free device memory need not be contiguous.
     std::size_t wanted = chunk_bytes_ + least > most ? chunk_bytes_ + least - most : least;
     for (; !got && is_device_short(got.error()); wanted *= 2) {
-      if (release_chunks(allocate_op, wanted, true, kept) == 0) break;
+      if (release_chunks(wanted, true, kept) == 0) break;
       got = allocate_chunk(least);
     }
   }
@@ -81,9 +76,8 @@ result<chunk_source::chunk> chunk_source::allocate_chunk(std::size_t bytes) {
   for (std::size_t room = 0;; room = heap_.page_bytes) {
     const std::size_t all = bytes + room;
     if (chunk_bytes_ + all > most) {
-      return make_error(errc::out_of_memory, allocate_op,
-                        "the limit of the allocator would be exceeded", all, most,
-                        error_unit::bytes);
+      return make_error(errc::out_of_memory, "the limit of the allocator would be exceeded", all,
+                        most, error_unit::bytes);
     }
     STILLMAP_ASSIGN_OR_RETURN(address_space::fallback_record prepared,
                               address_space::prepare_fallback());
@@ -181,9 +175,8 @@ std::vector<chunk_source::chunk> chunk_source::take(arena &a, std::size_t bytes)
 
 // Frees at least `bytes` of unused chunks where there are as many: first those of idle streams, and
 // if `wait`, those of others. Returns the bytes freed.
-std::size_t chunk_source::release_chunks(const char *op, std::size_t bytes, bool wait,
-                                         status &outcome) {
-  if (status s = streams_.check_no_capture(op); !s) {
+std::size_t chunk_source::release_chunks(std::size_t bytes, bool wait, status &outcome) {
+  if (status s = streams_.check_no_capture(); !s) {
     outcome = s;
     return 0;
   }
@@ -198,25 +191,24 @@ std::size_t chunk_source::release_chunks(const char *op, std::size_t bytes, bool
     if (given >= bytes) return given;
     if (releasable_bytes(*a) == 0) continue;
     if (streams_.is_idle(*a)) {
-      given += release_chunks_of(op, *a, bytes - given, outcome);
+      given += release_chunks_of(*a, bytes - given, outcome);
     } else {
       busy.push_back(a.get());
     }
   }
   for (arena *const a : busy) {
     if (!wait || given >= bytes) break;
-    given += release_chunks_of(op, *a, bytes - given, outcome);
+    given += release_chunks_of(*a, bytes - given, outcome);
   }
   return given;
 }
 
-std::size_t chunk_source::release_chunks_of(const char *op, arena &a, std::size_t bytes,
-                                            status &outcome) {
+std::size_t chunk_source::release_chunks_of(arena &a, std::size_t bytes, status &outcome) {
   const std::vector<chunk> going = take(a, bytes);
   if (going.empty()) return 0;
   // cuMemFree waits for some streams only. The last use of every freed block is queued already, so
   // that an event recorded now is behind all of them.
-  const status idle = with_host_memory(op, [&]() STILLMAP_REQUIRES(growth) -> status {
+  const status idle = with_host_memory([&]() STILLMAP_REQUIRES(growth) -> status {
     STILLMAP_ASSIGN_OR_RETURN(fence after, streams_.fence_after(a));
     if (const auto past = streams_.has_passed(after, true); !past)
       return tl::unexpected(past.error());
@@ -240,7 +232,7 @@ std::size_t chunk_source::release_chunks_of(const char *op, arena &a, std::size_
   return given;
 }
 
-result<release_report> chunk_source::trim(const char *op, std::size_t keep) {
+result<release_report> chunk_source::trim(std::size_t keep) {
   reclaimer_.reclaim(waiting_for::destroyed_streams);
   std::vector<arena *> giving;
   std::size_t unused = 0;
@@ -251,7 +243,7 @@ result<release_report> chunk_source::trim(const char *op, std::size_t keep) {
   std::size_t given = 0;
   if (unused > keep) {
     status outcome;
-    given = release_chunks(op, unused - keep, true, outcome);
+    given = release_chunks(unused - keep, true, outcome);
     if (!outcome) return tl::unexpected<error>(outcome.error());
   }
   return report_release(heap_, *this, given, giving);

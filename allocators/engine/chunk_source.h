@@ -25,7 +25,7 @@ class chunk_source final : public memory_source {
     return nullptr;
   }
   void free_addresses() override STILLMAP_REQUIRES(growth) {}
-  result<release_report> trim(const char *op, std::size_t keep) override STILLMAP_REQUIRES(growth);
+  result<release_report> trim(std::size_t keep) override STILLMAP_REQUIRES(growth);
   std::size_t releasable_bytes(arena &a) override STILLMAP_REQUIRES(growth);
   void release_all() noexcept override STILLMAP_REQUIRES(growth);
   std::size_t created_ahead() const override { return 0; }
@@ -49,9 +49,9 @@ class chunk_source final : public memory_source {
   result<chunk> allocate_chunk(std::size_t bytes) STILLMAP_REQUIRES(growth);
   void undo_chunk(const chunk &c) noexcept STILLMAP_REQUIRES(growth);
   status free_chunk(arena &a, const chunk &c) STILLMAP_REQUIRES(growth);
-  std::size_t release_chunks(const char *op, std::size_t bytes, bool wait, status &outcome)
+  std::size_t release_chunks(std::size_t bytes, bool wait, status &outcome)
       STILLMAP_REQUIRES(growth);
-  std::size_t release_chunks_of(const char *op, arena &a, std::size_t bytes, status &outcome)
+  std::size_t release_chunks_of(arena &a, std::size_t bytes, status &outcome)
       STILLMAP_REQUIRES(growth);
   void release_grant(std::size_t bytes) const noexcept;
 

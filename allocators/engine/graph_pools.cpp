@@ -16,29 +16,27 @@ void add_use(std::vector<stream_use> &uses, stream_ref s) {
 }  // namespace
 
 result<private_pool> graph_pools::create() {
-  if (heap_.in_child()) return forked_error("caching_allocator::create_pool");
+  if (heap_.in_child()) return forked_error();
   const growth_lock growing(heap_.growth_mutex);
   all_.emplace_back().id = ++last_;
   return private_pool{last_};
 }
 
 status graph_pools::retain(private_pool p) {
-  constexpr const char *op = "caching_allocator::retain_pool";
-  if (heap_.in_child()) return forked_error(op);
+  if (heap_.in_child()) return forked_error();
   const growth_lock growing(heap_.growth_mutex);
-  STILLMAP_ASSIGN_OR_RETURN(pool *const found, find(op, p));
+  STILLMAP_ASSIGN_OR_RETURN(pool *const found, find(p));
   ++found->holders;
   return {};
 }
 
 status graph_pools::release(private_pool p, const std::vector<stream_ref> &replayed_on) {
-  constexpr const char *op = "caching_allocator::release_pool";
-  if (heap_.in_child()) return forked_error(op);
+  if (heap_.in_child()) return forked_error();
   const growth_lock growing(heap_.growth_mutex);
-  STILLMAP_ASSIGN_OR_RETURN(pool *const found, find(op, p));
+  STILLMAP_ASSIGN_OR_RETURN(pool *const found, find(p));
   const bool last = found->holders == 1;
   if (last && !found->capturing.empty()) {
-    return make_error(errc::busy, op, "a stream still allocates to the pool", p.id);
+    return make_error(errc::busy, "a stream still allocates to the pool", p.id);
   }
   std::vector<stream_use> uses = found->uses;
   for (const stream_ref s : replayed_on) add_use(uses, thread_stream::key_of(s));
@@ -61,12 +59,11 @@ status graph_pools::release(private_pool p, const std::vector<stream_ref> &repla
 
 status graph_pools::begin_allocate(private_pool p, stream_ref named) {
   const stream_ref s = thread_stream::key_of(named);
-  constexpr const char *op = "caching_allocator::begin_allocate_to_pool";
-  if (heap_.in_child()) return forked_error(op);
+  if (heap_.in_child()) return forked_error();
   const growth_lock growing(heap_.growth_mutex);
-  STILLMAP_ASSIGN_OR_RETURN(pool *const found, find(op, p));
+  STILLMAP_ASSIGN_OR_RETURN(pool *const found, find(p));
   if (const std::uint64_t other = pool_of(s); other != 0) {
-    return make_error(errc::busy, op, "the stream allocates to a pool already", p.id, other);
+    return make_error(errc::busy, "the stream allocates to a pool already", p.id, other);
   }
   make_room(found->capturing);
   make_room(found->arenas);
@@ -79,14 +76,13 @@ status graph_pools::begin_allocate(private_pool p, stream_ref named) {
 
 status graph_pools::end_allocate(private_pool p, stream_ref named) {
   const stream_ref s = thread_stream::key_of(named);
-  constexpr const char *op = "caching_allocator::end_allocate_to_pool";
-  if (heap_.in_child()) return forked_error(op);
+  if (heap_.in_child()) return forked_error();
   const growth_lock growing(heap_.growth_mutex);
-  STILLMAP_ASSIGN_OR_RETURN(pool *const found, find(op, p));
+  STILLMAP_ASSIGN_OR_RETURN(pool *const found, find(p));
   const auto now = std::find_if(found->capturing.begin(), found->capturing.end(),
                                 [&](const served &x) { return x.stream == s; });
   if (now == found->capturing.end()) {
-    return make_error(errc::invalid_argument, op, "the stream does not allocate to the pool", p.id);
+    return make_error(errc::invalid_argument, "the stream does not allocate to the pool", p.id);
   }
   // If the stream was destroyed meanwhile, its arenas may serve others, and another arena a stream of that handle.
   arena *const outside = now->outside, *const inside = heap_.streams.of(s);
@@ -98,11 +94,11 @@ status graph_pools::end_allocate(private_pool p, stream_ref named) {
   return {};
 }
 
-result<graph_pools::pool *> graph_pools::find(const char *op, private_pool p) {
+result<graph_pools::pool *> graph_pools::find(private_pool p) {
   for (pool &one : all_) {
     if (one.id == p.id && one.holders != 0) return &one;
   }
-  return make_error(errc::invalid_argument, op, "the pool does not exist or was released", p.id);
+  return make_error(errc::invalid_argument, "the pool does not exist or was released", p.id);
 }
 
 std::uint64_t graph_pools::pool_of(stream_ref s) const {

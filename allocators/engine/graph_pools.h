@@ -48,7 +48,7 @@ class graph_pools {
     std::vector<stream_use> uses;   // streams on which its graphs may still run
   };
 
-  result<pool *> find(const char *op, private_pool p) STILLMAP_REQUIRES(growth);
+  result<pool *> find(private_pool p) STILLMAP_REQUIRES(growth);
   arena &arena_of(pool &p, stream_ref s) STILLMAP_REQUIRES(growth);
   bool is_reusable(arena &a) STILLMAP_REQUIRES(growth);
 

@@ -29,9 +29,8 @@
 
 namespace stillmap {
 
-inline tl::unexpected<error> forked_error(const char *op) {
-  return make_error(errc::not_supported, op,
-                    "the process was forked: CUDA does not work in a child");
+inline tl::unexpected<error> forked_error() {
+  return make_error(errc::not_supported, "the process was forked: CUDA does not work in a child");
 }
 
 // Whether memory of the device is short, or of a limit or quota, so that other memory may serve.

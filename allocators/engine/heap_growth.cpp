@@ -1,6 +1,7 @@
 #include "stillmap/allocators/engine/heap_growth.h"
 
 #include "stillmap/allocators/engine/policy.h"
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/context.h"
 
@@ -20,9 +21,8 @@ result<void *> heap_growth::grow(stream_ref s, const block_request &r, bool pend
   if (r.bytes > heap_.device.total_memory().bytes()) {
     ++heap_.counters.growths;
     ++heap_.counters.failed;
-    return make_error(errc::out_of_memory, "caching_allocator::allocate",
-                      "the request is larger than the device's memory", r.bytes - r.slack,
-                      heap_.device.total_memory().bytes(), error_unit::bytes);
+    return make_error(errc::out_of_memory, "the request is larger than the device's memory",
+                      r.bytes - r.slack, heap_.device.total_memory().bytes(), error_unit::bytes);
   }
   for (int round = 0;; ++round) {
     auto found = grow_once(s, r, round == 0, pending);
@@ -33,7 +33,7 @@ result<void *> heap_growth::grow(stream_ref s, const block_request &r, bool pend
     }
     ++heap_.counters.failed;
     // The error of the last attempt, which named the pages that were missing, or those of a slab.
-    found.error().operation = "caching_allocator::allocate";
+    found.error().operation = operation_scope::current();
     found.error().value = r.bytes - r.slack;
     return found;
   }

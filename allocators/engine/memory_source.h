@@ -35,8 +35,7 @@ class memory_source {
   // Addresses have run out: undoes mappings that nothing needs.
   virtual void free_addresses() STILLMAP_REQUIRES(growth) = 0;
   // Returns free memory beyond `keep` bytes to the device.
-  virtual result<release_report> trim(const char *op, std::size_t keep)
-      STILLMAP_REQUIRES(growth) = 0;
+  virtual result<release_report> trim(std::size_t keep) STILLMAP_REQUIRES(growth) = 0;
   // What trim(0) could return now of one arena.
   virtual std::size_t releasable_bytes(arena &a) STILLMAP_REQUIRES(growth) = 0;
   // Returns everything: the allocator ends.

@@ -43,21 +43,19 @@ result<extent *> page_source::extend_once(arena &a, const block_request &r, effo
         reserve_addresses(a, static_cast<std::size_t>(r.bytes + r.alignment), a.zone_of(r.bytes)));
     place = carve(a, r, level);
     if (!place) {
-      return make_error(errc::address_space_exhausted, "caching_allocator::allocate",
-                        "no free addresses are left for the request", r.bytes, 0,
-                        error_unit::bytes);
+      return make_error(errc::address_space_exhausted, "no free addresses are left for the request",
+                        r.bytes, 0, error_unit::bytes);
     }
   }
   page_supply supply;
   supply.ordered_by_host = a.service_now().pinned || streams_.capturing(a);
-  const status s =
-      with_host_memory("caching_allocator::allocate", [&]() STILLMAP_REQUIRES(growth) -> status {
-        STILLMAP_RETURN_IF_ERROR(
-            collect_pages(a, place->missing.bytes / heap_.page_bytes, level, supply));
-        STILLMAP_RETURN_IF_ERROR(mover_.order_after_last_use(a, supply));
-        mover_.expect_release(a, supply);
-        return mover_.map(*place, supply);
-      });
+  const status s = with_host_memory([&]() STILLMAP_REQUIRES(growth) -> status {
+    STILLMAP_RETURN_IF_ERROR(
+        collect_pages(a, place->missing.bytes / heap_.page_bytes, level, supply));
+    STILLMAP_RETURN_IF_ERROR(mover_.order_after_last_use(a, supply));
+    mover_.expect_release(a, supply);
+    return mover_.map(*place, supply);
+  });
   if (!s) {
     page_mover::put_back(supply);
     const lock_guard lock(a.lock());
@@ -163,9 +161,8 @@ status page_source::collect_pages(arena &a, std::size_t pages, effort level, pag
   }
   if (missing == 0) return {};
   if (missing > room(most)) {
-    return make_error(errc::out_of_memory, "caching_allocator::allocate",
-                      "the limit of the allocator would be exceeded", missing * heap_.page_bytes,
-                      most, error_unit::bytes);
+    return make_error(errc::out_of_memory, "the limit of the allocator would be exceeded",
+                      missing * heap_.page_bytes, most, error_unit::bytes);
   }
   return create(a, missing, supply);
 }
@@ -251,7 +248,7 @@ void page_source::free_addresses() {
 
 // ---- releasing pages to the device ----
 
-result<release_report> page_source::trim(const char *op, std::size_t keep) {
+result<release_report> page_source::trim(std::size_t keep) {
   std::vector<arena *> giving;
   // Pages of private pools stay. No event can be recorded on a capturing stream, so its pages stay
   // too.
@@ -278,7 +275,7 @@ result<release_report> page_source::trim(const char *op, std::size_t keep) {
   for (arena *const a : giving) {
     if (surplus == 0) break;
     std::size_t bytes = 0;
-    if (status s = retire(op, *a, surplus, aliased, bytes); !s) outcome = s;
+    if (status s = retire(*a, surplus, aliased, bytes); !s) outcome = s;
     given += bytes;
     surplus -= bytes / heap_.page_bytes;
   }
@@ -294,17 +291,17 @@ result<release_report> page_source::trim(const char *op, std::size_t keep) {
 
 // Releases up to `pages` whole free pages of `a`. Pages that cannot be released stay. `aliased`: the
 // arenas that still have aliases.
-status page_source::retire(const char *op, arena &a, std::size_t pages,
-                           const std::vector<arena *> &aliased, std::size_t &bytes) {
+status page_source::retire(arena &a, std::size_t pages, const std::vector<arena *> &aliased,
+                           std::size_t &bytes) {
   const auto has_aliases = [&](const arena *other) {
     const arena_pair_lock locks(*other, a);
     return other == &a || other->extents().has_aliases_of(a.extents());
   };
   if (std::any_of(aliased.begin(), aliased.end(), has_aliases)) {
-    return make_error(errc::busy, op, "a stream that captures a graph delays the release");
+    return make_error(errc::busy, "a stream that captures a graph delays the release");
   }
   page_supply supply;
-  const status ready = with_host_memory(op, [&]() STILLMAP_REQUIRES(growth) -> status {
+  const status ready = with_host_memory([&]() STILLMAP_REQUIRES(growth) -> status {
     if (mover_.take_free_pages(a, pages, supply) == 0) return {};
     supply.moved.front().leaves_allocator = true;
     make_room(heap_.returns_of(a).unmapping);
@@ -317,7 +314,7 @@ status page_source::retire(const char *op, arena &a, std::size_t pages,
   status outcome;
   for (taken_pages &t : supply.moved) {
     std::erase_if(t.extents, [&](extent *s) {
-      const status gone = with_host_memory(op, [&] {
+      const status gone = with_host_memory([&] {
         return heap_.device.space().retire(heap_.device.space().block_at(device_address(s->begin)),
                                            s->range(), t.idle);
       });

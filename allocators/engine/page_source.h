@@ -29,7 +29,7 @@ class page_source final : public memory_source {
     return mover_.allocate_at_lent(a, r);
   }
   void free_addresses() override STILLMAP_REQUIRES(growth);
-  result<release_report> trim(const char *op, std::size_t keep) override STILLMAP_REQUIRES(growth);
+  result<release_report> trim(std::size_t keep) override STILLMAP_REQUIRES(growth);
   std::size_t releasable_bytes(arena &a) override STILLMAP_REQUIRES(growth);
   void release_all() noexcept override STILLMAP_REQUIRES(growth);
   std::size_t created_ahead() const override { return pages_->stats().free.bytes(); }
@@ -53,7 +53,7 @@ class page_source final : public memory_source {
   void note_memory_state(std::size_t peak, bool exhausted) STILLMAP_REQUIRES(growth);
   void notify_grown(const arena &a, const extent_map::carved_extent &place,
                     const page_supply &supply) STILLMAP_REQUIRES(growth);
-  status retire(const char *op, arena &a, std::size_t pages, const std::vector<arena *> &aliased,
+  status retire(arena &a, std::size_t pages, const std::vector<arena *> &aliased,
                 std::size_t &bytes) STILLMAP_REQUIRES(growth);
 
   heap &heap_;

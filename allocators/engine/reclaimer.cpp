@@ -46,9 +46,8 @@ void reclaimer::reclaim_unmapping(arena &a, bool wait) noexcept {
     const auto past = streams_.has_passed(l.idle, wait);
     if (!past || !*past) continue;
     std::erase_if(l.extents, [&](extent *s) {
-      const status gone = with_host_memory("caching_allocator::trim", [&] {
-        return heap_.device.space().collect_range(s->range());
-      });
+      const status gone =
+          with_host_memory([&] { return heap_.device.space().collect_range(s->range()); });
       if (!gone) return false;
       const lock_guard lock(a.lock());
       a.extents().unmapped(s);

@@ -152,7 +152,7 @@ bool stream_tracker::is_idle(arena &a) {
 }
 
 // The query of the default stream also covers streams of other owners, unless they are non-blocking.
-status stream_tracker::check_no_capture(const char *op) const {
+status stream_tracker::check_no_capture() const {
   const context_guard guard(heap_.device.driver(), heap_.device.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   const auto ask = [&](stream_ref s) -> status {
@@ -161,7 +161,7 @@ status stream_tracker::check_no_capture(const char *op) const {
       return tl::unexpected<error>(answer.error());
     }
     if (answer && !*answer) return {};
-    return make_error(errc::busy, op, "memory cannot be released while a stream captures a graph");
+    return make_error(errc::busy, "memory cannot be released while a stream captures a graph");
   };
   if (status s = ask({}); !s) return s;
   for (const auto &a : heap_.arenas) {
@@ -181,7 +181,7 @@ status stream_tracker::wait_for_device() const {
 
 status stream_tracker::record(stream_use &u) noexcept {
   if (u.recorded) return {};
-  return with_host_memory("caching_allocator::free", [&]() -> status {
+  return with_host_memory([&]() -> status {
     u.recorded_from = recorded_uses_;
     STILLMAP_ASSIGN_OR_RETURN(
         u.idle, fence::after_for_retry(heap_.device, thread_stream::handle_of(u.stream)));
@@ -210,8 +210,7 @@ result<bool> stream_tracker::has_passed(fence &idle, bool wait) {
 bool stream_tracker::has_passed(stream_use &u, waiting_for wait) noexcept {
   if (progress_.covers(u)) return true;
   if (const status s = record(u); !s) {
-    if (wait == waiting_for::nothing || !says_destroyed(s.error()) ||
-        !check_no_capture("caching_allocator"))
+    if (wait == waiting_for::nothing || !says_destroyed(s.error()) || !check_no_capture())
       return false;
     ++heap_.counters.host_waits;
     u.recorded = wait_for_device().has_value();

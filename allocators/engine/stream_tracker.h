@@ -42,7 +42,7 @@ class stream_tracker {
   bool capturing(stream_ref s) const;
   bool capturing(const arena &a) const STILLMAP_EXCLUDES(a.lock());
   // `busy` where a stream captures: freeing memory could wait for work that never runs.
-  status check_no_capture(const char *op) const STILLMAP_REQUIRES(growth);
+  status check_no_capture() const STILLMAP_REQUIRES(growth);
   // Whether the arena's stream is idle, so that its pages move without a wait.
   bool is_idle(arena &a) STILLMAP_REQUIRES(growth);
   // With `wait`, the host waits until it has passed.

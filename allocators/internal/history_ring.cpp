@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/context.h"
 
 #if __has_include(<execinfo.h>)
@@ -38,14 +39,13 @@ std::uint64_t ns_of() {
 }  // namespace
 
 status history_ring::start(const history_options &o) {
-  constexpr const char *op = "caching_allocator::record_history";
   if (o.events == 0 || o.events > most_events) {
-    return make_error(errc::invalid_argument, op, "the number of events is 0 or over the limit",
+    return make_error(errc::invalid_argument, "the number of events is 0 or over the limit",
                       o.events, most_events, error_unit::items);
   }
   if (o.stack_depth > call_stack::most) {
-    return make_error(errc::invalid_argument, op, "the stack depth is over the limit",
-                      o.stack_depth, call_stack::most, error_unit::items);
+    return make_error(errc::invalid_argument, "the stack depth is over the limit", o.stack_depth,
+                      call_stack::most, error_unit::items);
   }
   const std::size_t depth = o.stack_depth;
   ring fresh;
@@ -54,10 +54,10 @@ status history_ring::start(const history_options &o) {
   fresh.events.reset(new (std::nothrow) history_event[o.events]);
   if (depth != 0) fresh.frames.reset(new (std::nothrow) const void *[o.events * depth]);
   if (fresh.events == nullptr || (depth != 0 && fresh.frames == nullptr)) {
-    return tl::unexpected<error>(error{std::make_error_code(std::errc::not_enough_memory), op,
-                                       "the host has no memory for the events",
-                                       o.events * (sizeof(history_event) + depth * sizeof(void *)),
-                                       0, error_unit::bytes});
+    return tl::unexpected<error>(
+        error{std::make_error_code(std::errc::not_enough_memory), operation_scope::current(),
+              "the host has no memory for the events",
+              o.events * (sizeof(history_event) + depth * sizeof(void *)), 0, error_unit::bytes});
   }
   // The first stack walk loads the unwinder, which allocates.
   void *first[1];

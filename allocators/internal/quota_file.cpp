@@ -58,96 +58,94 @@ bool holds_ledger_lock(std::uint32_t process, unsigned long long inode) {
 
 }  // namespace
 
-status quota_file::open(const char *path, bool only_own, const char *op) {
+status quota_file::open(const char *path, bool only_own) {
   // O_NONBLOCK: what has the name may be a FIFO.
   const int flags = O_RDWR | O_CREAT | O_NONBLOCK | (only_own ? O_NOFOLLOW : 0);
   file_ = fork_closed_fd::open(path, flags, 0600);
-  if (!is_open()) return make_system_error(errno, op, "the file cannot be opened");
+  if (!is_open()) return make_system_error(errno, "the file cannot be opened");
   struct stat st = {};
   if (::fstat(file_.get(), &st) != 0)
-    return make_system_error(errno, op, "the file's owner cannot be read");
-  if (!S_ISREG(st.st_mode)) return make_error(errc::corrupt, op, "it is not a regular file");
+    return make_system_error(errno, "the file's owner cannot be read");
+  if (!S_ISREG(st.st_mode)) return make_error(errc::corrupt, "it is not a regular file");
   if (only_own && (st.st_uid != ::geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
-    return make_system_error(EPERM, op,
+    return make_system_error(EPERM,
                              "another user owns the file or may write it: remove it, use another "
                              "name, or give the path of a file that you share");
   }
   // A write beyond the limit would end the process.
   if (is_within_file_size_limit(sizeof(quota_table))) return {};
-  return make_system_error(EFBIG, op, "RLIMIT_FSIZE is smaller than the ledger");
+  return make_system_error(EFBIG, "RLIMIT_FSIZE is smaller than the ledger");
 }
 
-status quota_file::allocate(const char *op) const {
+status quota_file::allocate() const {
   struct stat st = {};
   if (::fstat(file_.get(), &st) != 0)
-    return make_system_error(errno, op, "the file's size cannot be read");
+    return make_system_error(errno, "the file's size cannot be read");
   if (st.st_size == sizeof(quota_table)) return {};
   if (st.st_size != 0) {
-    return make_error(errc::corrupt, op, "the file is not a quota, or has been truncated",
+    return make_error(errc::corrupt, "the file is not a quota, or has been truncated",
                       static_cast<std::uint64_t>(st.st_size), sizeof(quota_table),
                       error_unit::bytes);
   }
   // With its blocks, so that no later write finds the file system full.
   const int code = ::posix_fallocate(file_.get(), 0, sizeof(quota_table));
-  return code == 0 ? status() : make_system_error(code, op, "there is no room for the ledger");
+  return code == 0 ? status() : make_system_error(code, "there is no room for the ledger");
 }
 
-status quota_file::read_bytes(void *into, std::size_t bytes, std::size_t at, const char *op) const {
+status quota_file::read_bytes(void *into, std::size_t bytes, std::size_t at) const {
   ssize_t n = -1;
   do {
     n = ::pread(file_.get(), into, bytes, static_cast<off_t>(at));
   } while (n < 0 && errno == EINTR);
   if (n == static_cast<ssize_t>(bytes)) return {};
-  if (n < 0) return make_system_error(errno, op, "the ledger cannot be read");
-  return make_error(errc::corrupt, op, "the file is not a quota, or has been truncated",
+  if (n < 0) return make_system_error(errno, "the ledger cannot be read");
+  return make_error(errc::corrupt, "the file is not a quota, or has been truncated",
                     at + static_cast<std::size_t>(n), sizeof(quota_table), error_unit::bytes);
 }
 
-status quota_file::write_bytes(const void *from, std::size_t bytes, std::size_t at,
-                               const char *op) const {
+status quota_file::write_bytes(const void *from, std::size_t bytes, std::size_t at) const {
   ssize_t n = -1;
   do {
     n = ::pwrite(file_.get(), from, bytes, static_cast<off_t>(at));
   } while (n < 0 && errno == EINTR);
   if (n == static_cast<ssize_t>(bytes)) return {};
-  return make_system_error(n < 0 ? errno : ENOSPC, op, "the ledger cannot be written");
+  return make_system_error(n < 0 ? errno : ENOSPC, "the ledger cannot be written");
 }
 
-status quota_file::read(quota_table &into, const char *op) const {
+status quota_file::read(quota_table &into) const {
   // One call, unless there are many participants.
   constexpr std::size_t first = 64;
-  STILLMAP_RETURN_IF_ERROR(read_bytes(&into, slot_at(first), 0, op));
+  STILLMAP_RETURN_IF_ERROR(read_bytes(&into, slot_at(first), 0));
   const auto [magic, limit, used, unused] = into.header;
   if ((magic != quota_table::magic && magic != 0) || used > quota_table::max_slots) {
-    return make_error(errc::corrupt, op, "the file is not a quota");
+    return make_error(errc::corrupt, "the file is not a quota");
   }
   if (used > first) {
     STILLMAP_RETURN_IF_ERROR(
-        read_bytes(&into.slots[first], slot_at(used) - slot_at(first), slot_at(first), op));
+        read_bytes(&into.slots[first], slot_at(used) - slot_at(first), slot_at(first)));
   }
   for (std::size_t i = 0; i < used; ++i) {
     if (into.slots[i].is_whole()) continue;
-    STILLMAP_RETURN_IF_ERROR(read_slot(i, into.slots[i], op));
+    STILLMAP_RETURN_IF_ERROR(read_slot(i, into.slots[i]));
   }
   return {};
 }
 
-status quota_file::read_slot(std::size_t i, quota_slot &into, const char *op) const {
+status quota_file::read_slot(std::size_t i, quota_slot &into) const {
   // The owner may write it at the same time, but not as often.
   for (int tries = 0; tries < 1000; ++tries) {
-    STILLMAP_RETURN_IF_ERROR(read_bytes(&into, sizeof into, slot_at(i), op));
+    STILLMAP_RETURN_IF_ERROR(read_bytes(&into, sizeof into, slot_at(i)));
     if (into.is_whole()) return {};
   }
-  return make_error(errc::corrupt, op, "a participant's entry in the file is damaged (its index)",
-                    i);
+  return make_error(errc::corrupt, "a participant's entry in the file is damaged (its index)", i);
 }
 
-status quota_file::write_slot(std::size_t i, const quota_slot &s, const char *op) const {
-  return write_bytes(&s, sizeof s, slot_at(i), op);
+status quota_file::write_slot(std::size_t i, const quota_slot &s) const {
+  return write_bytes(&s, sizeof s, slot_at(i));
 }
 
-status quota_file::write_header(const quota_header &h, const char *op) const {
-  return write_bytes(&h, sizeof h, 0, op);
+status quota_file::write_header(const quota_header &h) const {
+  return write_bytes(&h, sizeof h, 0);
 }
 
 bool quota_file::lock(bool take, std::size_t at) const {

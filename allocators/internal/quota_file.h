@@ -57,16 +57,16 @@ class quota_file {
  public:
   // Creates the file where there is none. `only_own`: in a directory where others create files too;
   // follows no link, and takes no file that another user owns or may write.
-  status open(const char *path, bool only_own, const char *op);
+  status open(const char *path, bool only_own);
   bool is_open() const { return file_.get() >= 0; }  // false in a forked child
 
   // Gives a new file its size. A file of another size is none of ours.
-  status allocate(const char *op) const;
+  status allocate() const;
   // Reads the header and the slots used. The slots behind them are left as they are.
-  status read(quota_table &into, const char *op) const;
-  status read_slot(std::size_t i, quota_slot &into, const char *op) const;
-  status write_slot(std::size_t i, const quota_slot &s, const char *op) const;
-  status write_header(const quota_header &h, const char *op) const;
+  status read(quota_table &into) const;
+  status read_slot(std::size_t i, quota_slot &into) const;
+  status write_slot(std::size_t i, const quota_slot &s) const;
+  status write_header(const quota_header &h) const;
 
   // False: another participant holds the lock (errno EAGAIN or EACCES), or the system's error.
   bool try_lock_ledger() const { return lock(true, 0); }
@@ -79,8 +79,8 @@ class quota_file {
   int find_ledger_holder(std::span<const quota_slot> participants) const;
 
  private:
-  status read_bytes(void *into, std::size_t bytes, std::size_t at, const char *op) const;
-  status write_bytes(const void *from, std::size_t bytes, std::size_t at, const char *op) const;
+  status read_bytes(void *into, std::size_t bytes, std::size_t at) const;
+  status write_bytes(const void *from, std::size_t bytes, std::size_t at) const;
   bool lock(bool take, std::size_t at) const;
   bool is_locked(std::size_t at, std::size_t bytes) const;
   fork_closed_fd file_;

@@ -149,8 +149,8 @@ result<std::shared_ptr<heap_observer>> nvtx_observer() {
 #else
 
 result<std::shared_ptr<heap_observer>> nvtx_observer() {
-  return make_error(errc::not_supported, "nvtx_observer",
-                    "built without NVTX's header nvtx3/nvToolsExtMem.h");
+  const operation_scope scope("nvtx_observer");
+  return make_error(errc::not_supported, "built without NVTX's header nvtx3/nvToolsExtMem.h");
 }
 
 #endif

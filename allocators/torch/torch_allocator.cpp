@@ -18,25 +18,24 @@
 namespace stillmap::torch_plugin {
 namespace {
 
-constexpr const char *allocating = "stillmap_malloc";
-constexpr const char *freeing = "stillmap_free";
-
 caching_allocator *known_heap(int device) {
   const torch_heaps *const all = known_heaps();
   return all != nullptr ? all->known(device) : nullptr;
 }
 
 result<caching_allocator *> open_heap(int ordinal) {
-  return with_host_memory(allocating, [&] { return all_heaps().open(ordinal, allocating); });
+  return with_host_memory([&] { return all_heaps().open(ordinal); });
 }
 
 result<void *> allocate(ssize_t size, int ordinal, stream_handle stream) {
   if (size < 0) {
-    return make_error(errc::invalid_argument, allocating, "the size is negative");
+    const operation_scope scope("stillmap_malloc");
+    return make_error(errc::invalid_argument, "the size is negative");
   }
   if (size == 0) return nullptr;
   caching_allocator *heap = known_heap(ordinal);
   if (heap == nullptr) [[unlikely]] {
+    const operation_scope scope("stillmap_malloc");
     STILLMAP_ASSIGN_OR_RETURN(heap, open_heap(ordinal));
   }
   torch_pools &pools = known_heaps()->pools;
@@ -141,12 +140,15 @@ void stillmap_free(void *block, ssize_t, int device, CUstream_st *stream) {
     report_error(freed.error());
     return;
   }
-  report_error(error{make_error_code(errc::invalid_argument), freeing,
-                     "nothing was allocated on that device", static_cast<std::uint64_t>(device)});
+  const operation_scope scope("stillmap_free");
+  report_error(make_error(errc::invalid_argument, "nothing was allocated on that device",
+                          static_cast<std::uint64_t>(device))
+                   .value());
 }
 
 void stillmap_record_stream(void *block, CUstream_st *stream) {
   if (block == nullptr || forked()) return;
+  const operation_scope scope("stillmap_record_stream");
   bool ours = false;
   each_heap([&](caching_allocator &heap) {
     if (ours || !heap.owns(block)) return;
@@ -154,14 +156,15 @@ void stillmap_record_stream(void *block, CUstream_st *stream) {
     if (const status s = heap.record_use(block, stream); !s) report_error(s.error());
   });
   if (ours) return;
-  report_error(error{make_error_code(errc::invalid_argument), "stillmap_record_stream",
-                     "no block begins at this address", reinterpret_cast<std::uint64_t>(block), 0,
-                     error_unit::address});
+  report_error(make_error(errc::invalid_argument, "no block begins at this address",
+                          reinterpret_cast<std::uint64_t>(block), 0, error_unit::address)
+                   .value());
 }
 
 void stillmap_begin_allocate_to_pool(int device,
                                      std::pair<unsigned long long, unsigned long long> pool,
                                      std::function<bool(CUstream_st *)> takes) {
+  const operation_scope scope("stillmap_begin_allocate_to_pool");
   const auto heap = open_heap(device);
   if (!heap) raise(heap.error());
   const status begun = all_heaps().pools.begin(**heap, pool, std::move(takes));
@@ -170,27 +173,29 @@ void stillmap_begin_allocate_to_pool(int device,
 
 void stillmap_end_allocate_to_pool(int device,
                                    std::pair<unsigned long long, unsigned long long> pool) {
+  const operation_scope scope("stillmap_end_allocate_to_pool");
   with_pools(device,
              [&](torch_pools &pools, caching_allocator &heap) { return pools.end(heap, pool); });
 }
 
 void stillmap_release_pool(int device, std::pair<unsigned long long, unsigned long long> pool) {
+  const operation_scope scope("stillmap_release_pool");
   with_pools(device, [&](torch_pools &pools, caching_allocator &heap) {
     return pools.release(heap, pool);
   });
 }
 
 void stillmap_empty_cache() {
+  const operation_scope scope("stillmap_empty_cache");
   each_heap([](caching_allocator &heap) {
     if (const auto s = heap.empty_cache(); !s) report_error(s.error());
   });
 }
 
 void stillmap_set_memory_fraction(double fraction, int device) {
-  constexpr const char *op = "stillmap_set_memory_fraction";
+  const operation_scope scope("stillmap_set_memory_fraction");
   if (!(fraction >= 0 && fraction <= 1)) {
-    report_error(
-        error{make_error_code(errc::invalid_argument), op, "the fraction is not between 0 and 1"});
+    report_error(make_error(errc::invalid_argument, "the fraction is not between 0 and 1").value());
     return;
   }
   const auto heap = open_heap(device);

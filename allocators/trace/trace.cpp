@@ -67,7 +67,7 @@ class reader {
 
  private:
   tl::unexpected<error> malformed(std::string cause) const {
-    const error e{make_error_code(errc::invalid_argument), "read_trace", "the trace is malformed"};
+    const error e = make_error(errc::invalid_argument, "the trace is malformed").value();
     return tl::unexpected<error>(
         e.with({.where = "line " + std::to_string(line_), .cause = std::move(cause)}));
   }

@@ -2,6 +2,7 @@
 
 #include "bench/support/host.h"
 #include "stillmap/checkpoint/base/host_room.h"
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::costs {
@@ -13,7 +14,8 @@ status restart(const driver &drv, hostcuda_memory kind) {
   const std::string config =
       bench::hostcuda_settings(kind == hostcuda_memory::unbacked ? "unbacked" : "lazy");
   if (!bench::call_hostcuda<decltype(hostcuda_reset)>(drv, "hostcuda_reset", config.c_str())) {
-    return make_error(errc::not_supported, "hostcuda_reset", "it refused to start again");
+    const operation_scope scope("hostcuda_reset");
+    return make_error(errc::not_supported, "it refused to start again");
   }
   return drv.initialise();
 }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::bench {
@@ -118,7 +119,8 @@ status register_with_hostcuda(const driver &drv) {
   const std::size_t sizes[] = {8, 8, 8};
   if (learn(busy_name, busy_on_host, 3, sizes) != CUDA_SUCCESS ||
       learn(fill_name, fill_on_host, 3, sizes) != CUDA_SUCCESS) {
-    return make_error(errc::not_supported, "hostcuda_register_kernel", "it is refused");
+    const operation_scope scope("hostcuda_register_kernel");
+    return make_error(errc::not_supported, "it is refused");
   }
   return {};
 }
@@ -156,7 +158,8 @@ status kernels::start_busy(device_address to, unsigned milliseconds, stream_hand
   while (__atomic_load_n(&flags_[1], __ATOMIC_ACQUIRE) == 0) {
     if (std::chrono::steady_clock::now() > until) {
       (void)end_busy(on);  // its memory must not go before it
-      return make_error(errc::busy, "kernels::start_busy", "it does not start to run");
+      const operation_scope scope("kernels::start_busy");
+      return make_error(errc::busy, "it does not start to run");
     }
     (void)drv_->stream_idle(on);  // Windows's driver keeps launches back until asked
     std::this_thread::yield();

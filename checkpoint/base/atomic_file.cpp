@@ -9,10 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "stillmap/vmm/base/operation.h"
+
 namespace stillmap::checkpoint {
 namespace {
 
-constexpr const char *atomic_file_op = "file::write";
 constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyz0123456789";
 constexpr std::size_t random_letters = 6;
 
@@ -65,14 +66,15 @@ void remove_if_dead(file_system &files, int directory, const std::string &name) 
 }
 
 result<target_name> target_name::create(file_system &files, const std::string &path) {
+  const operation_scope scope("target_name::create");
   const std::size_t slash = path.rfind('/');
   const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
   if (name.empty() || name == "." || name == "..") {
-    return make_error(errc::invalid_argument, atomic_file_op, "the path names no file");
+    return make_error(errc::invalid_argument, "the path names no file");
   }
   const int fd = files.open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-  if (fd < 0) return make_system_error(-fd, atomic_file_op, "cannot open the directory");
+  if (fd < 0) return make_system_error(-fd, "cannot open the directory");
   return target_name(files, fd, std::move(name));
 }
 
@@ -84,6 +86,7 @@ target_name::~target_name() {
 }
 
 result<atomic_file> atomic_file::create(const target_name &to, bool direct) {
+  const operation_scope scope("atomic_file::create");
   file_system &files = to.files();
   remove_left_overs(to);
   // tmpfs accepts O_DIRECT but is slower with it.
@@ -99,9 +102,7 @@ result<atomic_file> atomic_file::create(const target_name &to, bool direct) {
       fd = files.open_at(to.directory(), name.c_str(), flags, 0600);
     }
     if (fd == -EEXIST) continue;
-    if (fd < 0)
-      return make_system_error(-fd, atomic_file_op,
-                               "cannot create a temporary file in the directory");
+    if (fd < 0) return make_system_error(-fd, "cannot create a temporary file in the directory");
     atomic_file t(to, std::move(name), block_file(files, fd, is_direct));
     const int locked = files.lock(fd);
     // Another writer took the file for an abandoned one before it was locked.
@@ -109,17 +110,18 @@ result<atomic_file> atomic_file::create(const target_name &to, bool direct) {
         (locked >= 0 && !files.leads_to(to.directory(), t.name_.c_str(), fd)))
       continue;
     if (locked < 0 && locked != -EOPNOTSUPP && locked != -ENOLCK && locked != -EINVAL) {
-      return make_system_error(-locked, atomic_file_op, "cannot lock the file");
+      return make_system_error(-locked, "cannot lock the file");
     }
     return t;
   }
-  return make_system_error(EEXIST, atomic_file_op, "found no free name for a temporary file");
+  return make_system_error(EEXIST, "found no free name for a temporary file");
 }
 
 result<atomic_file> atomic_file::create_as(const target_name &to, std::string name) {
+  const operation_scope scope("atomic_file::create_as");
   const int flags = O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
   const int fd = to.files().open_at(to.directory(), name.c_str(), flags, 0600);
-  if (fd < 0) return make_system_error(-fd, atomic_file_op, "cannot create a temporary file");
+  if (fd < 0) return make_system_error(-fd, "cannot create a temporary file");
   return atomic_file(to, std::move(name), block_file(to.files(), fd, false));
 }
 
@@ -137,12 +139,13 @@ atomic_file::~atomic_file() {
 }
 
 status atomic_file::publish(bool replace) {
+  const operation_scope scope("atomic_file::publish");
   return replace ? exchange_names() : take_name();
 }
 
 status atomic_file::sync_directory() {
   if (const int r = to_->files().sync(to_->directory()); r < 0) {
-    return make_system_error(-r, atomic_file_op, "cannot sync the directory");
+    return make_system_error(-r, "cannot sync the directory");
   }
   return {};
 }
@@ -162,9 +165,8 @@ status atomic_file::take_name() {
       return {};  // the destructor removes the temporary name
     }
   }
-  if (r == -EEXIST)
-    return make_system_error(EEXIST, atomic_file_op, "a file of this name exists already");
-  if (r < 0) return make_system_error(-r, atomic_file_op, "cannot rename the temporary file");
+  if (r == -EEXIST) return make_system_error(EEXIST, "a file of this name exists already");
+  if (r < 0) return make_system_error(-r, "cannot rename the temporary file");
   remove_ = false;
   if (const auto ok = sync_directory(); !ok) {
     remove_ = files.rename_at(to_->directory(), to, from, RENAME_NOREPLACE) >= 0;
@@ -181,21 +183,19 @@ status atomic_file::exchange_names() {
   const int there = files.status_at(to_->directory(), to, &st);
   if (there == -ENOENT) return take_name();
   if (there < 0)
-    return make_system_error(-there, atomic_file_op,
-                             "cannot read the status of the file to be replaced");
+    return make_system_error(-there, "cannot read the status of the file to be replaced");
   if (!S_ISREG(st.st_mode)) {
-    return make_system_error(EEXIST, atomic_file_op,
-                             "the file to be replaced is not a regular file");
+    return make_system_error(EEXIST, "the file to be replaced is not a regular file");
   }
   int r = files.rename_at(to_->directory(), from, to, RENAME_EXCHANGE);
   if (r == -EINVAL || r == -ENOSYS) {
     // The file system cannot exchange names: the rename removes the old file.
     r = files.rename_at(to_->directory(), from, to, 0);
-    if (r < 0) return make_system_error(-r, atomic_file_op, "cannot rename the temporary file");
+    if (r < 0) return make_system_error(-r, "cannot rename the temporary file");
     remove_ = false;
     return sync_directory();
   }
-  if (r < 0) return make_system_error(-r, atomic_file_op, "cannot rename the temporary file");
+  if (r < 0) return make_system_error(-r, "cannot rename the temporary file");
   // The temporary name leads to the old file now. The destructor removes it, once the exchange is
   // durable.
   if (const auto ok = sync_directory(); !ok) {

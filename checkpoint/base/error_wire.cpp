@@ -17,7 +17,7 @@ std::vector<std::byte> encode(const error &e) {
   return w.take();
 }
 
-error decode_peer_error(std::span<const std::byte> from, const char *operation) {
+error decode_peer_error(std::span<const std::byte> from) {
   wire_reader r(from);
   errc code = errc::corrupt;
   error_unit unit = error_unit::none;
@@ -25,11 +25,11 @@ error decode_peer_error(std::span<const std::byte> from, const char *operation) 
   std::string text;
   r(up_to(code, errc::operation_canceled, errc::out_of_memory), up_to(unit, error_unit::items),
     value, text);
-  if (!r.done()) return {make_error_code(errc::corrupt), operation, peer_refused};
+  if (!r.done()) return make_error(errc::corrupt, peer_refused).value();
   // It may end up in a terminal.
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c > '~'; }, '?');
-  const error e{make_error_code(code), operation, peer_refused, value, 0, unit};
+  const error e = make_error(code, peer_refused, value, 0, unit).value();
   return e.with({.cause = std::move(text)});
 }
 

@@ -18,6 +18,6 @@ inline constexpr std::size_t largest_peer_error = 1024;
 inline constexpr const char *peer_refused = "the peer refused";
 // An encoded error as an error of `operation`, with the reason `peer_refused` and the peer's text
 // as its cause. Bytes that are no encoded error become `corrupt`.
-error decode_peer_error(std::span<const std::byte> from, const char *operation);
+error decode_peer_error(std::span<const std::byte> from);
 
 }  // namespace stillmap::checkpoint

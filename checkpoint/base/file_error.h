@@ -14,12 +14,11 @@ std::string position(const char *where, std::uint64_t offset);
 
 // Operation and reason are literals. `where`: a part of the file, or "". `offset` counts bytes from the
 // start of the file.
-tl::unexpected<error> file_error(errc c, const char *operation, const char *reason,
-                                 const char *where, std::uint64_t offset, std::string found = {},
+tl::unexpected<error> file_error(errc c, const char *reason, const char *where,
+                                 std::uint64_t offset, std::string found = {},
                                  std::string expected = {});
 // An error of the operating system at an offset of the file; `code` is an errno.
-tl::unexpected<error> system_error_at(int code, const char *operation, const char *reason,
-                                      std::uint64_t offset);
+tl::unexpected<error> system_error_at(int code, const char *reason, std::uint64_t offset);
 
 // The same error, about the file at `path` unless it is about another file already or the host has
 // no memory for the path.

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string_view>
 
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/owned_fd.h"
 
 namespace stillmap::checkpoint {
@@ -184,15 +185,15 @@ host_room available_host_memory(const std::string &root) {
   return room;
 }
 
-status check_host_room(const char *operation, std::uint64_t bytes, const char *advice,
-                       const std::string &root) {
+status check_host_room(std::uint64_t bytes, const char *advice, const std::string &root) {
+  const operation_scope scope("checkpoint::check_host_room");
   const host_room room = available_host_memory(root);
   const std::uint64_t besides = spare_bytes + bytes / bytes_per_byte_of_bookkeeping;
   const std::uint64_t available = left_of(room.bytes, besides);
   if (bytes <= available) return {};
   // A limit of 0 would mean that none is known.
   const error e{std::make_error_code(std::errc::not_enough_memory),
-                operation,
+                operation_scope::current(),
                 advice,
                 bytes,
                 std::max<std::uint64_t>(available, 1),

@@ -26,7 +26,6 @@ host_room available_host_memory(const std::string &root = {});
 // `advice` is the reason of the error, and says what to do.
 // Errors: out_of_memory (value = bytes, limit = bytes that are available, subject = the file that
 //         sets the limit).
-status check_host_room(const char *operation, std::uint64_t bytes, const char *advice,
-                       const std::string &root = {});
+status check_host_room(std::uint64_t bytes, const char *advice, const std::string &root = {});
 
 }  // namespace stillmap::checkpoint

@@ -12,6 +12,7 @@
 
 #include "stillmap/checkpoint/base/block_file.h"
 #include "stillmap/checkpoint/base/file_error.h"
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::checkpoint {
@@ -25,16 +26,16 @@ std::string mode_text(mode_t mode) {
   return text;
 }
 
-status check_mode(int fd, const std::string &path, const char *op) {
+status check_mode(int fd, const std::string &path) {
   struct stat st {};
   if (::fstat(fd, &st) != 0) {
-    return make_system_error(errno, op, "the key file's mode cannot be read", path);
+    return make_system_error(errno, "the key file's mode cannot be read", path);
   }
   // A file of another user is that user's decision, as where root lets a group read it.
   const mode_t refused = st.st_uid == ::geteuid() ? 077 : 027;
   if ((st.st_mode & refused) == 0) return {};
   const error e =
-      make_system_error(EACCES, op,
+      make_system_error(EACCES,
                         "users other than its owner may read or write the key file: run "
                         "chmod 600 on it, or make a new key",
                         path)
@@ -45,20 +46,17 @@ status check_mode(int fd, const std::string &path, const char *op) {
 
 }  // namespace
 
-result<std::string> read_key_file(const std::string &path, std::size_t max_bytes, secrecy who,
-                                  const char *op) {
-  const auto about_key = [&](error e) {
-    e.operation = op;
-    return in_file(tl::unexpected<error>(std::move(e)), path);
-  };
+result<std::string> read_key_file(const std::string &path, std::size_t max_bytes, secrecy who) {
+  const operation_scope scope("checkpoint::read_key_file");
+  const auto about_key = [&](const error &e) { return in_file(tl::unexpected<error>(e), path); };
   // As images are: the path may lead to a pipe that nobody writes to.
   auto in = block_file::open_to_read(file_system::system(), AT_FDCWD, path, false);
   if (!in) return about_key(in.error());
-  if (who == secrecy::owner) STILLMAP_RETURN_IF_ERROR(check_mode(in->fd(), path, op));
+  if (who == secrecy::owner) STILLMAP_RETURN_IF_ERROR(check_mode(in->fd(), path));
   const auto size = in->size();
   if (!size) return about_key(size.error());
   if (*size > max_bytes) {
-    return in_file(make_error(errc::invalid_argument, op, "the file is too large", *size, max_bytes,
+    return in_file(make_error(errc::invalid_argument, "the file is too large", *size, max_bytes,
                               error_unit::bytes),
                    path);
   }
@@ -69,8 +67,9 @@ result<std::string> read_key_file(const std::string &path, std::size_t max_bytes
   return text;
 }
 
-result<std::array<std::byte, 32>> read_key(const std::string &path, secrecy who, const char *op) {
-  STILLMAP_ASSIGN_OR_RETURN(std::string text, read_key_file(path, max_key_bytes, who, op));
+result<std::array<std::byte, 32>> read_key(const std::string &path, secrecy who) {
+  const operation_scope scope("checkpoint::read_key");
+  STILLMAP_ASSIGN_OR_RETURN(std::string text, read_key_file(path, max_key_bytes, who));
   std::array<std::byte, 32> key{};
   if (text.size() == key.size()) {
     std::memcpy(key.data(), text.data(), key.size());
@@ -86,10 +85,9 @@ result<std::array<std::byte, 32>> read_key(const std::string &path, secrecy who,
     key[i] = static_cast<std::byte>(value);
   }
   if (good) return key;
-  return in_file(
-      make_error(errc::invalid_argument, op, "a key is 32 bytes, or 64 hexadecimal digits", found,
-                 key.size(), error_unit::bytes),
-      path);
+  return in_file(make_error(errc::invalid_argument, "a key is 32 bytes, or 64 hexadecimal digits",
+                            found, key.size(), error_unit::bytes),
+                 path);
 }
 
 }  // namespace stillmap::checkpoint

@@ -20,11 +20,10 @@ enum class secrecy {
 //         (larger than max_bytes: value, limit, in bytes), not_supported (not a regular file), the
 //         system's; the subject is the path.
 // Allocates host memory: may throw std::bad_alloc.
-result<std::string> read_key_file(const std::string &path, std::size_t max_bytes, secrecy who,
-                                  const char *op);
+result<std::string> read_key_file(const std::string &path, std::size_t max_bytes, secrecy who);
 
 // Reads a key of 32 bytes: as they are, or as 64 hexadecimal digits.
 // Errors: as read_key_file; invalid_argument (something else: value, in bytes).
-result<std::array<std::byte, 32>> read_key(const std::string &path, secrecy who, const char *op);
+result<std::array<std::byte, 32>> read_key(const std::string &path, secrecy who);
 
 }  // namespace stillmap::checkpoint

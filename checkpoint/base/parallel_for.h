@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/start_thread.h"
 
 namespace stillmap::checkpoint {
@@ -20,7 +21,7 @@ inline unsigned threads_for(unsigned requested, std::size_t pieces) {
 }
 
 // Runs `work` on `threads` threads, or on fewer if the system cannot create them or the host has no
-// memory for them.
+// memory for them. Errors that they make name the operation of the caller.
 // Requires: `work` is noexcept: an exception of a thread would end the process.
 template <class Work>
 void parallel_for(unsigned threads, const Work &work) {
@@ -28,7 +29,11 @@ void parallel_for(unsigned threads, const Work &work) {
   std::vector<std::thread> others;
   try {
     others.reserve(threads - 1);
-    for (unsigned i = 1; i < threads; ++i) others.push_back(start_thread<std::thread>(work));
+    const auto help = [&work, operation = operation_scope::current()]() noexcept {
+      const operation_scope scope(operation);
+      work();
+    };
+    for (unsigned i = 1; i < threads; ++i) others.push_back(start_thread<std::thread>(help));
   } catch (const std::system_error &) {
   } catch (const std::bad_alloc &) {
   }

@@ -17,14 +17,13 @@
 namespace stillmap::checkpoint {
 namespace {
 
-constexpr const char *socket_channel_op = "checkpoint::socket_channel";
 constexpr std::uint32_t magic = 0x4f484d53;  // "SMHO"
 
 // How long to retry where a process listens, but its backlog is full: it is there, and busy.
 constexpr std::chrono::milliseconds full_backlog_timeout{1'000};
 
 tl::unexpected<error> system_error(const char *reason, int code = errno) {
-  return make_system_error(code, socket_channel_op, reason);
+  return make_system_error(code, reason);
 }
 
 // Descriptors that a message brought, closed unless they are taken. Owned at once, before anything
@@ -67,15 +66,14 @@ status socket_channel::identify_peer() {
   // A socket without a peer has no user. A peer in another PID namespace has the PID 0 here.
   if (::getsockopt(fd(), SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0 ||
       credentials.uid == static_cast<uid_t>(-1)) {
-    return make_error(errc::invalid_argument, socket_channel_op,
-                      "the descriptor is not a connected Unix socket");
+    return make_error(errc::invalid_argument, "the descriptor is not a connected Unix socket");
   }
   peer_ = {credentials.pid, credentials.uid, credentials.gid};
   return {};
 }
 
 result<socket_channel> socket_channel::adopt(owned_fd socket) {
-  return with_host_memory(socket_channel_op, [&]() -> result<socket_channel> {
+  return with_host_memory("socket_channel::adopt", [&]() -> result<socket_channel> {
     auto own = std::make_unique<fork_closed_fd>();
     *own = fork_closed_fd::adopt(socket.release());
     const int flags = ::fcntl(own->get(), F_GETFL);
@@ -87,18 +85,19 @@ result<socket_channel> socket_channel::adopt(owned_fd socket) {
 }
 
 result<socket_channel> socket_channel::try_connect(const std::string &address) {
-  return with_host_memory(socket_channel_op, [&]() -> result<socket_channel> {
+  return with_host_memory("socket_channel::try_connect", [&]() -> result<socket_channel> {
     STILLMAP_ASSIGN_OR_RETURN(const socket_address to, parse_address(address));
     auto socket = std::make_unique<fork_closed_fd>(create_socket());
     if (socket->get() < 0) return system_error("a socket cannot be created");
     if (::connect(socket->get(), to.get(), to.bytes) == 0) return over(std::move(socket));
-    return make_system_error(errno, socket_channel_op, "no process accepts connections", address);
+    return make_system_error(errno, "no process accepts connections", address);
   });
 }
 
 result<socket_channel> socket_channel::connect(const std::string &address,
                                                std::chrono::milliseconds timeout,
                                                std::stop_token cancel) {
+  const operation_scope scope("socket_channel::connect");
   const auto begun = std::chrono::steady_clock::now();
   for (;;) {
     auto out = try_connect(address);
@@ -109,7 +108,7 @@ result<socket_channel> socket_channel::connect(const std::string &address,
                        why == std::errc::connection_refused || why == std::errc::interrupted;
     const auto until = begun + (is_busy ? std::max(timeout, full_backlog_timeout) : timeout);
     if (retry && cancel.stop_requested())
-      return make_error(errc::operation_canceled, socket_channel_op, "stop requested");
+      return make_error(errc::operation_canceled, "stop requested");
     if (!retry || std::chrono::steady_clock::now() >= until) return out;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
@@ -118,6 +117,7 @@ result<socket_channel> socket_channel::connect(const std::string &address,
 status socket_channel::send(std::uint16_t kind, std::span<const std::byte> body,
                             std::span<const int> fds, std::chrono::milliseconds timeout,
                             std::stop_token cancel, deadline by) {
+  const operation_scope scope("socket_channel::send");
   header head{magic, version, kind, static_cast<std::uint32_t>(body.size()),
               static_cast<std::uint32_t>(fds.size())};
   alignas(cmsghdr) char room[CMSG_SPACE(max_fds * sizeof(int))] = {};
@@ -178,8 +178,7 @@ result<std::size_t> socket_channel::read(std::byte *to, std::size_t bytes,
   }
   if ((m.msg_flags & MSG_CTRUNC) != 0 ||
       (received.count != 0 && (fds == nullptr || fds->size() + received.count > max_fds))) {
-    return make_error(errc::corrupt, socket_channel_op,
-                      "the peer sent unexpected file descriptors");
+    return make_error(errc::corrupt, "the peer sent unexpected file descriptors");
   }
   if (received.count != 0) fds->reserve(fds->size() + received.count);
   while (received.taken != received.count) {
@@ -189,20 +188,18 @@ result<std::size_t> socket_channel::read(std::byte *to, std::size_t bytes,
 }
 
 status socket_channel::check_header(std::size_t limit) const {
-  if (head_.magic != magic)
-    return make_error(errc::corrupt, socket_channel_op, "not a message of this protocol");
+  if (head_.magic != magic) return make_error(errc::corrupt, "not a message of this protocol");
   if (head_.version != version) {
-    return make_error(errc::corrupt, socket_channel_op, "the peer uses another protocol version",
-                      head_.version, version);
+    return make_error(errc::corrupt, "the peer uses another protocol version", head_.version,
+                      version);
   }
   if (head_.bytes > limit) {
-    return make_error(errc::corrupt, socket_channel_op, "the message exceeds the size limit",
-                      head_.bytes, limit, error_unit::bytes);
+    return make_error(errc::corrupt, "the message exceeds the size limit", head_.bytes, limit,
+                      error_unit::bytes);
   }
   if (head_.fds != incoming_.fds.size()) {
-    return make_error(errc::corrupt, socket_channel_op,
-                      "another number of file descriptors than announced", incoming_.fds.size(),
-                      head_.fds, error_unit::items);
+    return make_error(errc::corrupt, "another number of file descriptors than announced",
+                      incoming_.fds.size(), head_.fds, error_unit::items);
   }
   return {};
 }
@@ -238,6 +235,7 @@ socket_message socket_channel::take_incoming() noexcept {
 
 result<socket_message> socket_channel::receive(std::size_t limit, std::chrono::milliseconds timeout,
                                                std::stop_token cancel, deadline by) {
+  const operation_scope scope("socket_channel::receive");
   for (;;) {
     STILLMAP_ASSIGN_OR_RETURN(const socket_message *const whole, peek(limit));
     if (whole != nullptr) return take_incoming();
@@ -247,7 +245,7 @@ result<socket_message> socket_channel::receive(std::size_t limit, std::chrono::m
 }
 
 result<const socket_message *> socket_channel::peek(std::size_t limit) {
-  const auto whole = with_host_memory(socket_channel_op, [&] { return advance(limit); });
+  const auto whole = with_host_memory("socket_channel::peek", [&] { return advance(limit); });
   if (whole) return *whole ? &incoming_ : nullptr;
   take_incoming();
   return tl::unexpected(whole.error());

@@ -18,7 +18,6 @@
 namespace stillmap::checkpoint {
 namespace {
 
-constexpr const char *socket_listener_op = "checkpoint::socket_listener";
 // Connections that wait to be accepted. Strangers can keep it full, so it is what a connection waits
 // behind; connect() tries again where there is no room.
 constexpr int max_backlog = 128;
@@ -26,14 +25,13 @@ constexpr int max_backlog = 128;
 }  // namespace
 
 result<socket_listener> socket_listener::create(const std::string &address) {
-  return with_host_memory(socket_listener_op, [&]() -> result<socket_listener> {
+  return with_host_memory("socket_listener::create", [&]() -> result<socket_listener> {
     STILLMAP_ASSIGN_OR_RETURN(const socket_address at, parse_address(address));
     const bool is_path = address.front() != '@';
     // Allocated before the path exists, so that it is unlinked after any failure.
     std::string path = is_path ? address : std::string();
     auto socket = std::make_unique<fork_closed_fd>(create_socket());
-    if (socket->get() < 0)
-      return make_system_error(errno, socket_listener_op, "a socket cannot be created");
+    if (socket->get() < 0) return make_system_error(errno, "a socket cannot be created");
     std::optional<path_lock> locked;
     if (is_path) {
       STILLMAP_ASSIGN_OR_RETURN(path_lock lock, path_lock::take(address));
@@ -43,14 +41,12 @@ result<socket_listener> socket_listener::create(const std::string &address) {
     int code = bind();
     if (code == EADDRINUSE && is_path && remove_stale_socket(address)) code = bind();
     if (code == EADDRINUSE) {
-      const error e{make_error_code(errc::busy), socket_listener_op, "the address is in use"};
-      return tl::unexpected(e.about(address));
+      return tl::unexpected(make_error(errc::busy, "the address is in use").value().about(address));
     }
-    if (code != 0)
-      return make_system_error(code, socket_listener_op, "the socket cannot be bound", address);
+    if (code != 0) return make_system_error(code, "the socket cannot be bound", address);
     socket_listener out(std::move(socket), std::move(path));
     if (::listen(out.fd(), max_backlog) != 0) {
-      return make_system_error(errno, socket_listener_op, "the socket cannot listen", address);
+      return make_system_error(errno, "the socket cannot listen", address);
     }
     return out;
   });
@@ -79,6 +75,7 @@ int socket_listener::fd() const noexcept {
 }
 
 result<std::list<socket_channel>> socket_listener::accept_now() {
+  const operation_scope scope("socket_listener::accept_now");
   std::list<socket_channel> one;
   one.push_back(socket_channel(std::make_unique<fork_closed_fd>(), {}));
   fork_closed_fd &socket = *one.front().socket_;
@@ -89,12 +86,12 @@ result<std::list<socket_channel>> socket_listener::accept_now() {
     return one;
   }
   if (may_call_again() || errno == ECONNABORTED) return std::list<socket_channel>();
-  return make_system_error(errno, socket_listener_op, "a connection cannot be accepted");
+  return make_system_error(errno, "a connection cannot be accepted");
 }
 
 result<socket_channel> socket_listener::accept(std::chrono::milliseconds timeout,
                                                std::stop_token cancel) {
-  return with_host_memory(socket_listener_op, [&]() -> result<socket_channel> {
+  return with_host_memory("socket_listener::accept", [&]() -> result<socket_channel> {
     for (;;) {
       STILLMAP_ASSIGN_OR_RETURN(auto one, accept_now());
       if (!one.empty()) return std::move(one.front());

@@ -5,25 +5,21 @@
 #include <cstddef>
 #include <cstring>
 
+#include "stillmap/vmm/base/operation.h"
+
 namespace stillmap::checkpoint {
-namespace {
-
-constexpr const char *unix_socket_op = "checkpoint::socket_channel";
-
-}  // namespace
 
 result<socket_address> parse_address(const std::string &address) {
+  const operation_scope scope("checkpoint::parse_address");
   socket_address out;
   out.name.sun_family = AF_UNIX;
   if (address.size() < (address.starts_with('@') ? 2 : 1) ||
       address.size() >= sizeof out.name.sun_path) {
-    const error e{make_error_code(errc::invalid_argument),
-                  unix_socket_op,
-                  "not a valid address of a Unix socket",
-                  address.size(),
-                  sizeof out.name.sun_path - 1,
-                  error_unit::bytes};
-    return tl::unexpected(e.about(address));
+    return tl::unexpected(make_error(errc::invalid_argument, "not a valid address of a Unix socket",
+                                     address.size(), sizeof out.name.sun_path - 1,
+                                     error_unit::bytes)
+                              .value()
+                              .about(address));
   }
   std::memcpy(out.name.sun_path, address.data(), address.size());
   out.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address.size() + 1);
@@ -45,22 +41,21 @@ bool may_call_again() noexcept {
 
 status wait_for(std::span<pollfd> fds, std::chrono::milliseconds timeout,
                 const std::stop_token &cancel, std::chrono::steady_clock::time_point by) {
+  const operation_scope scope("checkpoint::wait_for");
   using std::chrono::milliseconds;
   constexpr milliseconds slice{20};
   const auto until = std::min(std::chrono::steady_clock::now() + timeout, by);
   for (;;) {
-    if (cancel.stop_requested())
-      return make_error(errc::operation_canceled, unix_socket_op, "stop requested");
+    if (cancel.stop_requested()) return make_error(errc::operation_canceled, "stop requested");
     const auto now = std::chrono::steady_clock::now();
     const auto left = std::chrono::duration_cast<milliseconds>(until - now);
     const int n = ::poll(fds.data(), fds.size(),
                          static_cast<int>(std::clamp(left, milliseconds(0), slice).count()));
     // A peer can have the socket be ready at any time, also without a byte to read (MSG_OOB).
     if (n > 0 && now < by) return {};
-    if (n < 0 && errno != EINTR)
-      return make_system_error(errno, unix_socket_op, "the socket cannot be polled");
+    if (n < 0 && errno != EINTR) return make_system_error(errno, "the socket cannot be polled");
     if (n >= 0 && left <= milliseconds(0)) {
-      return make_error(errc::busy, unix_socket_op, "the peer did not answer in time",
+      return make_error(errc::busy, "the peer did not answer in time",
                         static_cast<std::uint64_t>(timeout.count()), 0, error_unit::milliseconds);
     }
   }

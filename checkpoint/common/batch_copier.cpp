@@ -2,12 +2,14 @@
 
 #include <algorithm>
 
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/context.h"
 
 namespace stillmap::checkpoint {
 
 result<batch_copier> batch_copier::create(const device &d, std::size_t streams) {
+  const operation_scope scope("batch_copier::create");
   batch_copier out(d);
   for (std::size_t i = 0; i < streams; ++i) {
     STILLMAP_ASSIGN_OR_RETURN(stream made, stream::create(d));
@@ -18,6 +20,7 @@ result<batch_copier> batch_copier::create(const device &d, std::size_t streams) 
 
 status batch_copier::start(direction way, virtual_range range, std::byte *host,
                            std::size_t stream) {
+  const operation_scope scope("batch_copier::start");
   const context_guard guard(device_.driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   const stream_handle s = streams_[stream].get();
@@ -27,12 +30,14 @@ status batch_copier::start(direction way, virtual_range range, std::byte *host,
 }
 
 status batch_copier::clear(virtual_range range, std::size_t stream) {
+  const operation_scope scope("batch_copier::clear");
   const context_guard guard(device_.driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   return device_.driver().set_bytes_async(range.begin, 0, range.bytes, streams_[stream].get());
 }
 
 status batch_copier::wait(std::size_t stream) {
+  const operation_scope scope("batch_copier::wait");
   const status s = streams_[stream].synchronize();
   if (s) return s;
   // A synchronize that failed may not have waited, and the copies may still run.
@@ -44,6 +49,7 @@ status batch_copier::wait(std::size_t stream) {
 
 status batch_copier::copy(direction way, std::span<const piece> pieces, std::byte *host,
                           std::size_t part_bytes) {
+  const operation_scope scope("batch_copier::copy");
   // Entered once here, so that start() finds the context current.
   const context_guard guard(device_.driver(), device_.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include "stillmap/checkpoint/base/host_room.h"
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/context.h"
 
@@ -11,10 +12,9 @@ namespace {
 
 // The driver cannot pin that much, although the host has it. Where locked memory is limited, that is
 // the likely reason.
-error refused_by_driver(const error &e, std::size_t bytes, const char *operation,
-                        const char *advice) {
+error refused_by_driver(const error &e, std::size_t bytes, const char *advice) {
   if (!e.is(errc::out_of_memory)) return e;
-  error out{e.code, operation, advice, bytes, 0, error_unit::bytes};
+  error out{e.code, operation_scope::current(), advice, bytes, 0, error_unit::bytes};
   rlimit locked = {};
   if (::getrlimit(RLIMIT_MEMLOCK, &locked) == 0 && locked.rlim_cur < bytes) {
     out.limit = locked.rlim_cur;
@@ -25,16 +25,16 @@ error refused_by_driver(const error &e, std::size_t bytes, const char *operation
 
 }  // namespace
 
-result<host_memory> host_memory::create(const device &d, std::size_t bytes, const char *operation,
-                                        const char *advice) {
+result<host_memory> host_memory::create(const device &d, std::size_t bytes, const char *advice) {
+  const operation_scope scope("host_memory::create");
   host_memory out;
   if (bytes == 0) return out;
-  STILLMAP_RETURN_IF_ERROR(check_host_room(operation, bytes, advice));
+  STILLMAP_RETURN_IF_ERROR(check_host_room(bytes, advice));
   const context_guard guard(d.driver(), d.context());
   STILLMAP_RETURN_IF_ERROR(guard.entered());
   const auto data = d.driver().allocate_host(bytes);
   if (!data) {
-    return tl::unexpected(refused_by_driver(data.error(), bytes, operation, advice));
+    return tl::unexpected(refused_by_driver(data.error(), bytes, advice));
   }
   out.device_ = d;
   out.data_ = static_cast<std::byte *>(*data);

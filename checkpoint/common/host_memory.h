@@ -14,12 +14,12 @@ class host_memory {
  public:
   host_memory() = default;  // empty
   // Asks first whether the host has room: past the limit of a control group the kernel kills the
-  // process. `operation` and `advice` are those of the error.
+  // process. `advice`: the reason of the error.
   // Errors: out_of_memory (host memory: as check_host_room; or the driver refuses: value = bytes),
   //         the driver's.
   // Cost:   one cuMemHostAlloc, which takes time in proportion to the size, and some small files read.
   static result<host_memory> create(
-      const device &d, std::size_t bytes, const char *operation = "checkpoint::host_memory",
+      const device &d, std::size_t bytes,
       const char *advice =
           "the buffers do not fit into the host memory that is free: free some, or "
           "raise the limit");

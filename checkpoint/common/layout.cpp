@@ -11,9 +11,6 @@
 namespace stillmap::checkpoint {
 namespace {
 
-constexpr const char *layout_op = "checkpoint::describe", *check_op = "checkpoint::check",
-                     *readable_op = "checkpoint::readable_addresses";
-
 class describer {
  public:
   describer(const device &d, std::span<const std::string> tags, const extra_references &extra)
@@ -21,10 +18,9 @@ class describer {
 
   result<described_memory> run() {
     if (!device_.capabilities().vmm) {
-      return make_error(errc::not_supported, layout_op,
-                        "this device cannot map pages at addresses");
+      return make_error(errc::not_supported, "this device cannot map pages at addresses");
     }
-    if (tags_.empty()) return make_error(errc::invalid_argument, layout_op, "no tag is given");
+    if (tags_.empty()) return make_error(errc::invalid_argument, "no tag is given");
     std::vector<bool> seen(tags_.size());
     for (const block_record &b : device_.space().blocks()) {
       const auto tag = std::find(tags_.begin(), tags_.end(), b.tag);
@@ -34,7 +30,7 @@ class describer {
       STILLMAP_RETURN_IF_ERROR(add(b));
     }
     if (const auto missing = std::find(seen.begin(), seen.end(), false); missing != seen.end()) {
-      const error e{make_error_code(errc::invalid_argument), layout_op, "no memory has this tag"};
+      const error e = make_error(errc::invalid_argument, "no memory has this tag").value();
       return tl::unexpected(
           e.about("tag " + tags_[static_cast<std::size_t>(missing - seen.begin())]));
     }
@@ -97,7 +93,7 @@ class describer {
   }
 
   static tl::unexpected<error> fail(errc c, const char *reason, device_address at) {
-    return make_error(c, layout_op, reason, at.value(), 0, error_unit::address);
+    return make_error(c, reason, at.value(), 0, error_unit::address);
   }
 
   struct hold {
@@ -144,7 +140,7 @@ std::size_t memory_layout::mapped_bytes(virtual_range within) const {
 
 result<described_memory> describe(const device &d, std::span<const std::string> tags,
                                   const extra_references &extra) {
-  return with_host_memory(layout_op, [&] { return describer(d, tags, extra).run(); });
+  return with_host_memory("checkpoint::describe", [&] { return describer(d, tags, extra).run(); });
 }
 
 status detach_pages(const device &d, const described_memory &memory) {
@@ -170,16 +166,15 @@ result<std::vector<device_address>> find_readable_addresses(const memory_layout 
   }
   for (const memory_layout::place &p : l.places) {
     if (at[p.page]) continue;
-    return make_error(errc::not_supported, readable_op, "the device may not read this page",
-                      p.at.value(), 0, error_unit::address);
+    return make_error(errc::not_supported, "the device may not read this page", p.at.value(), 0,
+                      error_unit::address);
   }
   return at;
 }
 
 status check_layout(const memory_layout &l, std::size_t granularity) {
-  constexpr const char *operation = check_op;
   const auto no = [](const char *reason, device_address at) {
-    return make_error(errc::corrupt, operation, reason, at.value(), 0, error_unit::address);
+    return make_error(errc::corrupt, reason, at.value(), 0, error_unit::address);
   };
   for (std::size_t i = 0; i < l.blocks.size(); ++i) {
     const virtual_range r = l.blocks[i].range;
@@ -191,7 +186,7 @@ status check_layout(const memory_layout &l, std::size_t granularity) {
   for (std::size_t i = 0; i < l.pages.size(); ++i) {
     const std::size_t bytes = l.pages[i].bytes;
     if (bytes == 0 || bytes % granularity != 0) {
-      return make_error(errc::corrupt, operation, "a page has an invalid size", bytes, granularity,
+      return make_error(errc::corrupt, "a page has an invalid size", bytes, granularity,
                         error_unit::bytes);
     }
   }
@@ -214,7 +209,7 @@ status check_layout(const memory_layout &l, std::size_t granularity) {
   }
   const auto unused = std::find(used.begin(), used.end(), false);
   if (unused != used.end()) {
-    return make_error(errc::corrupt, operation, "a page is mapped nowhere",
+    return make_error(errc::corrupt, "a page is mapped nowhere",
                       static_cast<std::uint64_t>(unused - used.begin()));
   }
   return {};
@@ -223,11 +218,12 @@ status check_layout(const memory_layout &l, std::size_t granularity) {
 }  // namespace
 
 result<std::vector<device_address>> readable_addresses(const memory_layout &l) {
-  return with_host_memory(readable_op, [&] { return find_readable_addresses(l); });
+  return with_host_memory("checkpoint::readable_addresses",
+                          [&] { return find_readable_addresses(l); });
 }
 
 status check(const memory_layout &l, std::size_t granularity) {
-  return with_host_memory(check_op, [&] { return check_layout(l, granularity); });
+  return with_host_memory("checkpoint::check", [&] { return check_layout(l, granularity); });
 }
 
 }  // namespace stillmap::checkpoint

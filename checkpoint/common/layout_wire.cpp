@@ -1,6 +1,7 @@
 #include "stillmap/checkpoint/common/layout_wire.h"
 
 #include "stillmap/checkpoint/base/wire_format.h"
+#include "stillmap/vmm/base/operation.h"
 
 namespace stillmap::checkpoint {
 namespace {
@@ -42,11 +43,12 @@ std::vector<std::byte> encode(const memory_layout &l) {
 }
 
 result<memory_layout> decode_layout(std::span<const std::byte> from) {
+  const operation_scope scope("checkpoint::decode_layout");
   wire_reader r(from);
   memory_layout l;
   fields(r, l);
   if (r.done()) return l;
-  return make_error(errc::corrupt, "checkpoint::decode_layout", "the bytes are no memory layout");
+  return make_error(errc::corrupt, "the bytes are no memory layout");
 }
 
 }  // namespace stillmap::checkpoint

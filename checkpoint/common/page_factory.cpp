@@ -3,21 +3,21 @@
 #include <algorithm>
 #include <iterator>
 
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::checkpoint {
 
 status can_hold(const device &d, const memory_layout &l) {
+  const operation_scope scope("checkpoint::can_hold");
   if (!d.capabilities().vmm) {
-    return make_error(errc::not_supported, "checkpoint::can_hold",
-                      "this device cannot map pages at addresses");
+    return make_error(errc::not_supported, "this device cannot map pages at addresses");
   }
   if (status s = check(l, d.capabilities().page_bytes); !s) {
     const error &e = s.error();
     if (!e.is(errc::corrupt)) return s;
-    return make_error(errc::not_supported, "checkpoint::can_hold",
-                      "the device cannot create pages of this size and kind", e.value, e.limit,
-                      e.unit);
+    return make_error(errc::not_supported, "the device cannot create pages of this size and kind",
+                      e.value, e.limit, e.unit);
   }
   STILLMAP_ASSIGN_OR_RETURN(const memory_info memory, d.memory());
   std::size_t wanted = 0;
@@ -25,14 +25,14 @@ status can_hold(const device &d, const memory_layout &l) {
     if (p.properties.location.kind == location_kind::device) wanted += p.bytes;
   }
   if (wanted > memory.total.bytes()) {
-    return make_error(errc::out_of_memory, "checkpoint::can_hold",
-                      "the pages are larger than the device's memory", wanted, memory.total.bytes(),
-                      error_unit::bytes);
+    return make_error(errc::out_of_memory, "the pages are larger than the device's memory", wanted,
+                      memory.total.bytes(), error_unit::bytes);
   }
   return {};
 }
 
 result<page_factory> page_factory::create(const device &d, const memory_layout &l) {
+  const operation_scope scope("page_factory::create");
   page_factory out;
   std::vector<memory_layout::page> kinds;
   for (const memory_layout::page &p : l.pages) {
@@ -58,6 +58,7 @@ result<page_factory> page_factory::create(const device &d, const memory_layout &
 }
 
 result<std::vector<page_ptr>> page_factory::make(std::size_t first, std::size_t count) {
+  const operation_scope scope("page_factory::make");
   std::vector<page_ptr> out;
   for (std::size_t i = first; i < first + count;) {
     std::size_t end = i + 1;  // of the run of pages of one kind
@@ -71,6 +72,7 @@ result<std::vector<page_ptr>> page_factory::make(std::size_t first, std::size_t 
 }
 
 result<std::vector<page_ptr>> create_pages(const device &d, const memory_layout &l) {
+  const operation_scope scope("checkpoint::create_pages");
   STILLMAP_ASSIGN_OR_RETURN(page_factory factory, page_factory::create(d, l));
   return factory.make(0, l.pages.size());
 }

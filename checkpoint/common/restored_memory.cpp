@@ -10,16 +10,10 @@
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {
-namespace {
-
-constexpr const char *reserve_op = "restored_memory::reserve", *map_op = "restored_memory::map",
-                     *release_op = "restored_memory::release";
-
-}  // namespace
 
 result<restored_memory> restored_memory::reserve(const stillmap::device &d, memory_layout layout,
                                                  placement where) {
-  return with_host_memory(reserve_op, [&]() -> result<restored_memory> {
+  return with_host_memory("restored_memory::reserve", [&]() -> result<restored_memory> {
     restored_memory out(d, std::move(layout));
     out.blocks_.reserve(out.layout_.blocks.size());
     auto place = out.layout_.places.begin();
@@ -40,12 +34,13 @@ result<restored_memory> restored_memory::reserve(const stillmap::device &d, memo
 }
 
 status restored_memory::map(const std::vector<page_ptr> &pages) {
-  if (mapped_) return make_error(errc::invalid_argument, map_op, "the memory is mapped already");
+  const operation_scope scope("restored_memory::map");
+  if (mapped_) return make_error(errc::invalid_argument, "the memory is mapped already");
   if (pages.size() != layout_.pages.size()) {
-    return make_error(errc::invalid_argument, map_op, "the layout has another number of pages",
+    return make_error(errc::invalid_argument, "the layout has another number of pages",
                       pages.size(), layout_.pages.size(), error_unit::pages);
   }
-  return with_host_memory(map_op, [&] { return map_all(pages); });
+  return with_host_memory([&] { return map_all(pages); });
 }
 
 status restored_memory::map_all(const std::vector<page_ptr> &pages) {
@@ -71,10 +66,11 @@ status restored_memory::map_all(const std::vector<page_ptr> &pages) {
 }
 
 status restored_memory::release(const fence &idle) {
+  const operation_scope scope("restored_memory::release");
   status outcome;
   const auto retire = [&](const reservation &from, virtual_range run) {
-    const status s = with_host_memory(
-        release_op, [&] { return device_.space().retire(from.block(), run, idle); });
+    const status s =
+        with_host_memory([&] { return device_.space().retire(from.block(), run, idle); });
     if (!s && outcome) outcome = s;
   };
   if (mapped_) {
@@ -108,6 +104,7 @@ restored_memory &restored_memory::operator=(restored_memory &&o) noexcept {
 
 restored_memory::~restored_memory() {
   if (!mapped_ || blocks_.empty()) return;  // never mapped, released or moved from
+  const operation_scope scope("restored_memory::~restored_memory");
   for (const status &s : {wait_until_idle(device_), release(fence())}) {
     if (!s) report_background_error(s.error());
   }

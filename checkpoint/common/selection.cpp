@@ -3,12 +3,11 @@
 #include <atomic>
 #include <unordered_map>
 
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::checkpoint {
 namespace {
-
-constexpr const char *selection_op = "suspender::suspend";
 
 class selector {
  public:
@@ -17,8 +16,7 @@ class selector {
 
   result<selection> run() {
     if (!device_.capabilities().vmm) {
-      return make_error(errc::not_supported, selection_op,
-                        "this device cannot map pages at addresses");
+      return make_error(errc::not_supported, "this device cannot map pages at addresses");
     }
     for (const block_record &b : device_.space().blocks()) {
       if (b.tag != tag_) continue;
@@ -69,7 +67,7 @@ class selector {
   }
 
   tl::unexpected<error> fail(errc c, const char *reason, device_address at = {}) const {
-    const error e{make_error_code(c), selection_op, reason, at.value(), 0, error_unit::address};
+    const error e = make_error(c, reason, at.value(), 0, error_unit::address).value();
     return tl::unexpected(e.about("tag " + std::string(tag_)));
   }
 
@@ -113,6 +111,7 @@ void extend(std::vector<piece> &pieces, piece by, bool same_block) {
 }
 
 result<selection> select(const device &d, std::string_view tag, bool imports) {
+  const operation_scope scope("checkpoint::select");
   return selector(d, tag, imports).run();
 }
 

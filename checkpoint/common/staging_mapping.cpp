@@ -8,13 +8,9 @@
 #include "stillmap/vmm/remap.h"
 
 namespace stillmap::checkpoint {
-namespace {
-
-constexpr const char *staging_mapping_op = "checkpoint::staging_mapping";
-
-}  // namespace
 
 result<staging_mapping> staging_mapping::create(const device &d, std::span<const page_ptr> pages) {
+  const operation_scope scope("staging_mapping::create");
   std::size_t bytes = 0;
   for (const page_ptr &p : pages) bytes += p->bytes();
   auto out = reserve(d, bytes);
@@ -23,11 +19,13 @@ result<staging_mapping> staging_mapping::create(const device &d, std::span<const
 }
 
 result<staging_mapping> staging_mapping::reserve(const device &d, std::size_t bytes) {
+  const operation_scope scope("staging_mapping::reserve");
   STILLMAP_ASSIGN_OR_RETURN(reservation addresses, reservation::create(d, bytes));
   return staging_mapping(d, std::move(addresses));
 }
 
 status staging_mapping::add(std::span<const page_ptr> pages) {
+  const operation_scope scope("staging_mapping::add");
   remap_plan plan({{on_device(device_.ordinal()), access_mode::read_write}});
   std::vector<device_address> at;
   std::size_t end = mapped_;
@@ -37,8 +35,7 @@ status staging_mapping::add(std::span<const page_ptr> pages) {
     end += p->bytes();
   }
   at_.resize(at_.size() + at.size());
-  if (const status s = with_host_memory(staging_mapping_op,
-                                        [&] { return device_.space().apply(std::move(plan)); });
+  if (const status s = with_host_memory([&] { return device_.space().apply(std::move(plan)); });
       !s) {
     at_.resize(at_.size() - at.size());
     return s;
@@ -62,7 +59,7 @@ void staging_mapping::clear() noexcept {
   const std::size_t bytes = std::exchange(mapped_, 0);
   at_.clear();
   if (bytes == 0) return;
-  report_if_failed(with_host_memory(staging_mapping_op, [&]() -> status {
+  report_if_failed(with_host_memory("staging_mapping::clear", [&]() -> status {
     device_.space().retire_again(addresses_.block(), {addresses_.range().begin, bytes}, fence());
     device_.space().collect();
     return {};

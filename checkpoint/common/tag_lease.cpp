@@ -26,8 +26,8 @@ leases &all_leases() {
 }  // namespace
 
 result<tag_lease> tag_lease::take(const device &d, std::span<const std::string> tags,
-                                  lease_kind kind, const char *operation) {
-  return with_host_memory(operation, [&]() -> result<tag_lease> {
+                                  lease_kind kind) {
+  return with_host_memory("tag_lease::take", [&]() -> result<tag_lease> {
     tag_lease out(&d.space(), kind);
     out.tags_.reserve(tags.size());
     leases &all = all_leases();
@@ -36,8 +36,10 @@ result<tag_lease> tag_lease::take(const device &d, std::span<const std::string> 
       std::string mine = tag;
       const auto [at, first] = all.held.try_emplace({out.space_, tag}, 0);
       if (!first && (kind == lease_kind::exclusive || at->second == exclusively)) {
-        const error e{make_error_code(errc::busy), operation,
-                      "another call is saving, suspending, resuming or sending the memory"};
+        const error e =
+            make_error(errc::busy,
+                       "another call is saving, suspending, resuming or sending the memory")
+                .value();
         return tl::unexpected(e.about("tag " + tag));
       }
       at->second = kind == lease_kind::exclusive ? exclusively : at->second + 1;

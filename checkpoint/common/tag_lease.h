@@ -20,8 +20,8 @@ enum class lease_kind {
 class tag_lease {
  public:
   // Errors: busy (another call has one of these tags: subject = the tag).
-  static result<tag_lease> take(const device &d, std::span<const std::string> tags, lease_kind kind,
-                                const char *operation);
+  static result<tag_lease> take(const device &d, std::span<const std::string> tags,
+                                lease_kind kind);
   tag_lease(tag_lease &&o) noexcept
       : space_(o.space_), tags_(std::exchange(o.tags_, {})), kind_(o.kind_) {}
   tag_lease &operator=(tag_lease &&) = delete;

@@ -13,7 +13,6 @@ namespace stillmap::checkpoint {
 // Errors: busy (a capture was noticed, of a blocking stream or a default one, and is intact), the
 //         driver's.
 // Cost:   as fence::wait, or two capture queries, one cuCtxSynchronize and the context switch.
-status wait_until_idle(const device &d, const std::optional<fence> &idle = std::nullopt,
-                       const char *operation = "checkpoint::wait_until_idle");
+status wait_until_idle(const device &d, const std::optional<fence> &idle = std::nullopt);
 
 }  // namespace stillmap::checkpoint

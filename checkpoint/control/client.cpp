@@ -9,7 +9,6 @@
 namespace stillmap::control {
 namespace {
 
-constexpr const char *client_op = "control::client";
 constexpr std::chrono::milliseconds no_timeout = std::chrono::hours(24 * 365);
 
 struct encoded_request {
@@ -35,7 +34,7 @@ std::function<status(bytes_view)> decoding(
 result<bytes> exchange(const std::string &address, const client_options &options,
                        const encoded_request &q) {
   if (q.body.size() > max_request_bytes) {
-    return make_error(errc::invalid_argument, client_op, "the request is too large", q.body.size(),
+    return make_error(errc::invalid_argument, "the request is too large", q.body.size(),
                       max_request_bytes, error_unit::bytes);
   }
   STILLMAP_ASSIGN_OR_RETURN(auto server, checkpoint::socket_channel::connect(
@@ -69,36 +68,37 @@ result<T> call(const std::string &address, const client_options &options,
 }  // namespace
 
 result<process_status> client::status() const {
-  return with_host_memory(client_op, [&]() -> result<process_status> {
+  return with_host_memory("control::client::status", [&]() -> result<process_status> {
     return call<process_status>(address_, options_,
                                 {kind::status, encode(empty_request{}), options_.timeout});
   });
 }
 
 result<checkpoint::suspended_tag> client::suspend(const suspend_request &r) const {
-  return with_host_memory(client_op, [&]() -> result<checkpoint::suspended_tag> {
+  return with_host_memory("control::client::suspend", [&]() -> result<checkpoint::suspended_tag> {
     return call<checkpoint::suspended_tag>(address_, options_, {kind::suspend, encode(r)});
   });
 }
 
 result<checkpoint::suspended_tag> client::resume(const std::string &tag) const {
-  return with_host_memory(client_op, [&]() -> result<checkpoint::suspended_tag> {
+  return with_host_memory("control::client::resume", [&]() -> result<checkpoint::suspended_tag> {
     return call<checkpoint::suspended_tag>(address_, options_,
                                            {kind::resume, encode(resume_request{tag, false})});
   });
 }
 
 result<checkpoint::suspended_tag> client::resume_all() const {
-  return with_host_memory(client_op, [&]() -> result<checkpoint::suspended_tag> {
-    return call<checkpoint::suspended_tag>(address_, options_,
-                                           {kind::resume, encode(resume_request{{}, true})});
-  });
+  return with_host_memory(
+      "control::client::resume_all", [&]() -> result<checkpoint::suspended_tag> {
+        return call<checkpoint::suspended_tag>(address_, options_,
+                                               {kind::resume, encode(resume_request{{}, true})});
+      });
 }
 
 result<image::written> client::snapshot(
     const snapshot_request &r,
     const std::function<void(const snapshot_progress &)> &on_progress) const {
-  return with_host_memory(client_op, [&]() -> result<image::written> {
+  return with_host_memory("control::client::snapshot", [&]() -> result<image::written> {
     return call<image::written>(
         address_, options_,
         {kind::snapshot, encode(r), no_timeout, kind::snapshot_progress, decoding(on_progress)});
@@ -106,7 +106,7 @@ result<image::written> client::snapshot(
 }
 
 result<handoff::sent_memory> client::handoff(const handoff_request &r) const {
-  return with_host_memory(client_op, [&]() -> result<handoff::sent_memory> {
+  return with_host_memory("control::client::handoff", [&]() -> result<handoff::sent_memory> {
     return call<handoff::sent_memory>(address_, options_, {kind::handoff, encode(r)});
   });
 }
@@ -114,7 +114,7 @@ result<handoff::sent_memory> client::handoff(const handoff_request &r) const {
 result<migration::sent_memory> client::migrate(
     const migrate_request &r,
     const std::function<void(const migration::progress &)> &on_progress) const {
-  return with_host_memory(client_op, [&]() -> result<migration::sent_memory> {
+  return with_host_memory("control::client::migrate", [&]() -> result<migration::sent_memory> {
     return call<migration::sent_memory>(
         address_, options_,
         {kind::migrate, encode(r), no_timeout, kind::migration_progress, decoding(on_progress)});
@@ -122,14 +122,14 @@ result<migration::sent_memory> client::migrate(
 }
 
 result<migration::sent_memory> client::resolve() const {
-  return with_host_memory(client_op, [&]() -> result<migration::sent_memory> {
+  return with_host_memory("control::client::resolve", [&]() -> result<migration::sent_memory> {
     return call<migration::sent_memory>(address_, options_,
                                         {kind::resolve, encode(empty_request{})});
   });
 }
 
 result<request_kind> client::abort() const {
-  return with_host_memory(client_op, [&]() -> result<request_kind> {
+  return with_host_memory("control::client::abort", [&]() -> result<request_kind> {
     return call<request_kind>(address_, options_, {kind::abort, encode(empty_request{})});
   });
 }

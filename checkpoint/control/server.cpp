@@ -25,7 +25,6 @@
 namespace stillmap::control {
 namespace {
 
-constexpr const char *server_op = "control::server";
 using checkpoint::socket_channel;
 using checkpoint::socket_listener;
 
@@ -62,13 +61,14 @@ class server::core {
   };
 
   void listen(const std::stop_token &stop) noexcept {
+    const operation_scope scope("control::server");
     while (!stop.stop_requested()) {
       pollfd fds[2] = {{listener_.fd(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
       if (::poll(fds, 2, -1) < 0 && errno != EINTR) break;
       if (fds[1].revents != 0) break;
       if ((fds[0].revents & POLLIN) == 0) continue;
-      auto accepted = with_host_memory(
-          server_op, [&] { return listener_.accept(std::chrono::milliseconds(0)); });
+      auto accepted =
+          with_host_memory([&] { return listener_.accept(std::chrono::milliseconds(0)); });
       connections_.remove_if([](const served_connection &c) { return c.over.load(); });
       if (accepted) {
         if (is_allowed(*accepted)) serve(std::move(*accepted));
@@ -85,11 +85,11 @@ class server::core {
   // Before the connection takes a place that one of a permitted user needs.
   bool is_allowed(socket_channel &with) noexcept {
     const checkpoint::peer_credentials &client = with.peer();
-    const status allowed = with_host_memory(server_op, [&]() -> status {
+    const status allowed = with_host_memory([&]() -> status {
       if (options_.allow ? options_.allow(client) : checkpoint::is_same_user_or_root(client))
         return {};
-      return make_error(errc::not_supported, server_op,
-                        "this user may not control the process (its uid)", client.uid);
+      return make_error(errc::not_supported, "this user may not control the process (its uid)",
+                        client.uid);
     });
     if (!allowed) refuse(with, allowed.error());
     return allowed.has_value();
@@ -97,7 +97,7 @@ class server::core {
 
   void serve(socket_channel with) noexcept {
     if (connections_.size() >= options_.max_connections && !drop_idle()) {
-      refuse(with, make_error(errc::busy, server_op, "too many connections", connections_.size(),
+      refuse(with, make_error(errc::busy, "too many connections", connections_.size(),
                               options_.max_connections, error_unit::items)
                        .value());
       return;
@@ -114,9 +114,10 @@ class server::core {
       });
       connections_.splice(connections_.end(), made);
     } catch (const std::system_error &e) {
-      refuse(*made.front().with, {e.code(), server_op, "no thread could be created"});
+      refuse(*made.front().with,
+             make_system_error(e.code().value(), "no thread could be created").value());
     } catch (const std::bad_alloc &) {
-      refuse(made.empty() ? with : *made.front().with, host_out_of_memory(server_op).value());
+      refuse(made.empty() ? with : *made.front().with, host_out_of_memory().value());
     }
   }
 
@@ -143,18 +144,18 @@ class server::core {
 };
 
 result<server> server::create(const device &d, const std::string &address, server_options options) {
-  return with_host_memory(server_op, [&]() -> result<server> {
+  return with_host_memory("control::server::create", [&]() -> result<server> {
     if (options.max_connections == 0) {
-      return make_error(errc::invalid_argument, server_op, "max_connections is 0");
+      return make_error(errc::invalid_argument, "max_connections is 0");
     }
     STILLMAP_ASSIGN_OR_RETURN(socket_listener at, socket_listener::create(address));
     auto wake = fork_closed_fd::create([] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
-    if (wake.get() < 0) return make_system_error(errno, server_op, "no eventfd could be created");
+    if (wake.get() < 0) return make_system_error(errno, "no eventfd could be created");
     try {
       return server(
           std::make_unique<core>(d, std::move(at), std::move(wake), address, std::move(options)));
     } catch (const std::system_error &e) {
-      return tl::unexpected(error{e.code(), server_op, "no thread could be created"});
+      return make_system_error(e.code().value(), "no thread could be created");
     }
   });
 }

@@ -14,7 +14,6 @@
 namespace stillmap::control {
 namespace {
 
-constexpr const char *status_query_op = "control::client";
 constexpr std::chrono::milliseconds at_once{0};
 // How often to try again to connect to a process whose backlog is full.
 constexpr std::chrono::milliseconds connect_interval{20};
@@ -39,7 +38,7 @@ class status_query {
 
   result<process_status> take(std::chrono::milliseconds timeout) {
     auto out = outcome_ ? std::move(*outcome_)
-                        : make_error(errc::busy, status_query_op, "the peer did not answer in time",
+                        : make_error(errc::busy, "the peer did not answer in time",
                                      static_cast<std::uint64_t>(timeout.count()), 0,
                                      error_unit::milliseconds);
     if (!out) return tl::unexpected(out.error().about(address_));
@@ -79,25 +78,26 @@ class status_query {
 
 result<std::vector<result<process_status>>> query_status(std::span<const std::string> addresses,
                                                          std::chrono::milliseconds timeout) {
-  return with_host_memory(status_query_op, [&]() -> result<std::vector<result<process_status>>> {
-    std::vector<status_query> all(addresses.begin(), addresses.end());
-    const auto until = std::chrono::steady_clock::now() + timeout;
-    for (;;) {
-      std::vector<pollfd> fds;
-      for (status_query &q : all) {
-        if (!q.done()) q.advance();
-        if (!q.done()) fds.push_back({q.fd(), POLLIN, 0});
-      }
-      const auto left =
-          std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
-      if (fds.empty() || left <= at_once) break;
-      (void)::poll(fds.data(), fds.size(),
-                   static_cast<int>(std::min(left, connect_interval).count()));
-    }
-    std::vector<result<process_status>> out;
-    for (status_query &q : all) out.push_back(q.take(timeout));
-    return out;
-  });
+  return with_host_memory(
+      "control::query_status", [&]() -> result<std::vector<result<process_status>>> {
+        std::vector<status_query> all(addresses.begin(), addresses.end());
+        const auto until = std::chrono::steady_clock::now() + timeout;
+        for (;;) {
+          std::vector<pollfd> fds;
+          for (status_query &q : all) {
+            if (!q.done()) q.advance();
+            if (!q.done()) fds.push_back({q.fd(), POLLIN, 0});
+          }
+          const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+              until - std::chrono::steady_clock::now());
+          if (fds.empty() || left <= at_once) break;
+          (void)::poll(fds.data(), fds.size(),
+                       static_cast<int>(std::min(left, connect_interval).count()));
+        }
+        std::vector<result<process_status>> out;
+        for (status_query &q : all) out.push_back(q.take(timeout));
+        return out;
+      });
 }
 
 }  // namespace stillmap::control

@@ -14,7 +14,6 @@
 namespace stillmap::handoff {
 namespace {
 
-constexpr const char *listener_op = "handoff::listener";
 constexpr std::size_t max_hello_bytes = 64;
 
 bool is_hello(const checkpoint::socket_message &m) {
@@ -24,7 +23,7 @@ bool is_hello(const checkpoint::socket_message &m) {
 
 // Best effort: the stranger is disconnected in any case.
 void refuse(connection &stranger, const error &why) noexcept {
-  (void)with_host_memory(listener_op, [&] {
+  (void)with_host_memory([&] {
     return stranger.send(static_cast<std::uint16_t>(kind::error), checkpoint::encode(why), {},
                          std::chrono::milliseconds(0), {});
   });
@@ -33,6 +32,7 @@ void refuse(connection &stranger, const error &why) noexcept {
 }  // namespace
 
 result<listener> listener::create(const std::string &address) {
+  const operation_scope scope("handoff::listener::create");
   STILLMAP_ASSIGN_OR_RETURN(auto at, checkpoint::socket_listener::create(address));
   return listener(std::move(at));
 }
@@ -41,10 +41,10 @@ void listener::keep_if_allowed(std::list<connection> one,
                                const std::function<bool(const peer_credentials &)> &allow) {
   connection &c = one.front();
   if (!(allow ? allow(c.peer()) : checkpoint::is_same_user_or_root(c.peer()))) {
-    return refuse(c,
-                  make_error(errc::not_supported, listener_op,
-                             "the user of the peer process is not allowed (its uid)", c.peer().uid)
-                      .value());
+    return refuse(
+        c, make_error(errc::not_supported, "the user of the peer process is not allowed (its uid)",
+                      c.peer().uid)
+               .value());
   }
   if (silent_.size() == max_silent) silent_.pop_front();
   silent_.splice(silent_.end(), one);
@@ -53,6 +53,7 @@ void listener::keep_if_allowed(std::list<connection> one,
 // The oldest connection with a hello; empty: none has one. Closes those that are gone, or have begun
 // something else.
 result<std::list<connection>> listener::take_peer() {
+  const operation_scope scope("handoff::listener::take_peer");
   std::list<connection> out;
   for (auto c = silent_.begin(); c != silent_.end();) {
     const auto at = c++;
@@ -66,7 +67,7 @@ result<std::list<connection>> listener::take_peer() {
       return out;
     }
     if (first || first.error().is(errc::corrupt)) {
-      refuse(*at, make_error(errc::corrupt, listener_op,
+      refuse(*at, make_error(errc::corrupt,
                              "this socket is for handoffs, and the first message is not a hello")
                       .value());
     }
@@ -77,7 +78,7 @@ result<std::list<connection>> listener::take_peer() {
 
 result<connection> listener::accept(std::chrono::milliseconds timeout, std::stop_token cancel,
                                     const std::function<bool(const peer_credentials &)> &allow) {
-  return with_host_memory(listener_op, [&]() -> result<connection> {
+  return with_host_memory("handoff::listener::accept", [&]() -> result<connection> {
     const auto until = std::chrono::steady_clock::now() + timeout;
     for (;;) {
       STILLMAP_ASSIGN_OR_RETURN(auto one, at_.accept_now());

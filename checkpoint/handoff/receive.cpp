@@ -15,27 +15,25 @@
 namespace stillmap::handoff {
 namespace {
 
-constexpr const char *receive_op = "handoff::receive";
 using checkpoint::memory_layout;
 using checkpoint::restored_memory;
 
 class receiver {
  public:
   receiver(const device &d, connection &from, const handoff_options &options)
-      : device_(d), session_(d, from, options, receive_op) {}
+      : device_(d), session_(d, from, options) {}
 
   result<restored_memory> run() {
-    if (const status s = with_host_memory(receive_op, [&] { return receive_memory(); }); !s) {
+    if (const status s = with_host_memory([&] { return receive_memory(); }); !s) {
       return session_.abort(s.error());
     }
     session_.ignore_cancel();
     // A lost offer message does not matter: the ownership word decides, also if the sender is dead.
-    const auto offer =
-        with_host_memory(receive_op, [&] { return session_.receive(kind::offer, 0, 0, 0); });
+    const auto offer = with_host_memory([&] { return session_.receive(kind::offer, 0, 0, 0); });
     if (offer) session_.reached(step::offer_received);
     if (!word_->commit()) {
       if (!offer) return session_.abort(offer.error());
-      return make_error(errc::busy, receive_op, "the sender revoked its offer");
+      return make_error(errc::busy, "the sender revoked its offer");
     }
     for (const page_ptr &p : pages_) p.set_imported(false);  // this process is the only owner now
     session_.reached(step::committed);
@@ -47,8 +45,7 @@ class receiver {
  private:
   status receive_memory() {
     if (!device_.capabilities().vmm) {
-      return make_error(errc::not_supported, receive_op,
-                        "this device cannot map pages at addresses");
+      return make_error(errc::not_supported, "this device cannot map pages at addresses");
     }
     STILLMAP_RETURN_IF_ERROR(session_.greet(role::receiver));
     STILLMAP_ASSIGN_OR_RETURN(checkpoint::socket_message received,
@@ -99,8 +96,8 @@ class receiver {
     STILLMAP_ASSIGN_OR_RETURN(physical_memory memory,
                               physical_memory::import_fd(device_, fd, page.bytes));
     if (memory.properties() != expected) {
-      return make_error(errc::corrupt, receive_op,
-                        "a page differs from its description in the layout", pages_.size());
+      return make_error(errc::corrupt, "a page differs from its description in the layout",
+                        pages_.size());
     }
     STILLMAP_ASSIGN_OR_RETURN(const std::shared_ptr<page_pool> pool, pool_of(page.bytes, expected));
     STILLMAP_ASSIGN_OR_RETURN(page_ptr adopted, pool->adopt(std::move(memory)));
@@ -136,7 +133,7 @@ class receiver {
 }  // namespace
 
 result<restored_memory> receive(const device &d, connection &from, const handoff_options &options) {
-  return with_host_memory(receive_op, [&] { return receiver(d, from, options).run(); });
+  return with_host_memory("handoff::receive", [&] { return receiver(d, from, options).run(); });
 }
 
 }  // namespace stillmap::handoff

@@ -14,24 +14,21 @@
 namespace stillmap::handoff {
 namespace {
 
-constexpr const char *send_op = "handoff::send";
-
 class sender {
  public:
   sender(const device &d, connection &to, const handoff_options &options)
-      : device_(d), to_(to), options_(options), session_(d, to, options, send_op) {}
+      : device_(d), to_(to), options_(options), session_(d, to, options) {}
 
   result<sent_memory> run(std::span<const std::string> tags) {
     STILLMAP_ASSIGN_OR_RETURN(ownership_word word, ownership_word::create());
-    status s = with_host_memory(send_op, [&] { return send_memory(tags, word); });
-    if (s) s = with_host_memory(send_op, [&] { return offer(word); });
+    status s = with_host_memory([&] { return send_memory(tags, word); });
+    if (s) s = with_host_memory([&] { return offer(word); });
     if (s) return release();
     // On any failure: revoke, so that the receiver cannot commit any more, unless it has already.
     // Before the offer it cannot, whatever it wrote: work may still run on the memory.
     if (!word.revoke() && offered_) {
       if (!receiver_is_dead() || !word.take_back()) return release();
-      return make_error(errc::busy, send_op,
-                        "the receiver died at the commit; the memory was taken back");
+      return make_error(errc::busy, "the receiver died at the commit; the memory was taken back");
     }
     return session_.abort(s.error());
   }
@@ -43,9 +40,8 @@ class sender {
     STILLMAP_RETURN_IF_ERROR(check_exportable());
     const std::vector<std::byte> layout = encode(memory_.layout);
     if (layout.size() > checkpoint::largest_layout) {
-      return make_error(errc::not_supported, send_op,
-                        "the memory has too many mappings for one layout", layout.size(),
-                        checkpoint::largest_layout, error_unit::bytes);
+      return make_error(errc::not_supported, "the memory has too many mappings for one layout",
+                        layout.size(), checkpoint::largest_layout, error_unit::bytes);
     }
     const int fd = word.fd();
     STILLMAP_RETURN_IF_ERROR(session_.send(kind::layout, layout, {&fd, 1}));
@@ -65,7 +61,7 @@ class sender {
   status check_exportable() const {
     for (const auto &p : memory_.layout.places) {
       if (memory_.layout.pages[p.page].properties.exportable == handle_type::posix_fd) continue;
-      return make_error(errc::not_supported, send_op,
+      return make_error(errc::not_supported,
                         "a page was not created exportable as a file descriptor", p.at.value(), 0,
                         error_unit::address);
     }
@@ -100,18 +96,17 @@ class sender {
     STILLMAP_RETURN_IF_ERROR(check_unchanged());
     session_.reached(step::idle);
     if (options_.cancel.stop_requested()) {
-      return make_error(errc::operation_canceled, send_op, "stop requested");
+      return make_error(errc::operation_canceled, "stop requested");
     }
     if (!word.offer()) {
-      return make_error(errc::corrupt, send_op, "the receiver changed the ownership word");
+      return make_error(errc::corrupt, "the receiver changed the ownership word");
     }
     offered_ = true;
     STILLMAP_RETURN_IF_ERROR(session_.send(kind::offer));
     session_.reached(step::offer_sent);
     STILLMAP_RETURN_IF_ERROR(session_.receive(kind::committed, 0, 0, 0));
     if (word.load() != ownership::receiver) {
-      return make_error(errc::corrupt, send_op,
-                        "the receiver reports a commit that it did not make");
+      return make_error(errc::corrupt, "the receiver reports a commit that it did not make");
     }
     session_.reached(step::commit_received);
     return {};
@@ -121,7 +116,7 @@ class sender {
     for (const auto &b : memory_.layout.blocks) {
       const auto now = device_.space().block_at(b.range.begin);
       if (now && now->range() == b.range && now->generation() == b.generation) continue;
-      return make_error(errc::busy, send_op, "pages of these tags were changed meanwhile",
+      return make_error(errc::busy, "pages of these tags were changed meanwhile",
                         b.range.begin.value(), 0, error_unit::address);
     }
     return {};
@@ -165,10 +160,9 @@ class sender {
 
 result<sent_memory> send(const device &d, connection &to, std::span<const std::string> tags,
                          const handoff_options &options) {
-  return with_host_memory(send_op, [&]() -> result<sent_memory> {
+  return with_host_memory("handoff::send", [&]() -> result<sent_memory> {
     STILLMAP_ASSIGN_OR_RETURN(
-        const auto alone,
-        checkpoint::tag_lease::take(d, tags, checkpoint::lease_kind::exclusive, send_op));
+        const auto alone, checkpoint::tag_lease::take(d, tags, checkpoint::lease_kind::exclusive));
     return sender(d, to, options).run(tags);
   });
 }

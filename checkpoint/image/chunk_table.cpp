@@ -11,12 +11,10 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *chunk_table_op = "image::open";
-
 // The position is that of the field in the file (in an encrypted table: before decryption).
 tl::unexpected<error> wrong(const superblock &s, std::size_t record, std::size_t field,
                             const char *reason, std::string found, std::string expected) {
-  return checkpoint::file_error(errc::corrupt, chunk_table_op, reason, part::chunk_table,
+  return checkpoint::file_error(errc::corrupt, reason, part::chunk_table,
                                 s.chunk_table.offset + record * record_bytes + field,
                                 std::move(found), std::move(expected));
 }
@@ -115,7 +113,7 @@ std::vector<std::byte> encode(std::span<const chunk_record> table, const digest_
 }
 
 result<decoded_chunk_table> decode_chunk_table(bytes_view bytes, const superblock &s) {
-  return with_host_memory(chunk_table_op, [&]() -> result<decoded_chunk_table> {
+  return with_host_memory("image::decode_chunk_table", [&]() -> result<decoded_chunk_table> {
     decoded_chunk_table out;
     auto &table = out.records;
     table.resize(s.chunks);
@@ -136,7 +134,7 @@ result<decoded_chunk_table> decode_chunk_table(bytes_view bytes, const superbloc
 
 status check_layout(std::span<const chunk_record> table, std::span<const std::uint64_t> page_bytes,
                     const superblock &s) {
-  return with_host_memory(chunk_table_op, [&]() -> status {
+  return with_host_memory("image::check_layout", [&]() -> status {
     // Compares with the expected layout without building it: a forged table costs no memory.
     std::size_t i = 0;
     std::uint64_t at = 0;
@@ -163,15 +161,15 @@ status check_layout(std::span<const chunk_record> table, std::span<const std::ui
     }
     if (at != s.contents_bytes) {
       return checkpoint::file_error(
-          errc::corrupt, chunk_table_op, "the size of the contents is not the sum of the pages",
-          part::superblock, 136, std::to_string(s.contents_bytes), std::to_string(at));
+          errc::corrupt, "the size of the contents is not the sum of the pages", part::superblock,
+          136, std::to_string(s.contents_bytes), std::to_string(at));
     }
     return {};
   });
 }
 
 status check_extents(std::span<const chunk_record> table, const superblock &s) {
-  return with_host_memory(chunk_table_op, [&]() -> status {
+  return with_host_memory("image::check_extents", [&]() -> status {
     std::vector<std::size_t> stored;
     for (std::size_t i = 0; i < table.size(); ++i) {
       if (table[i].is_stored()) stored.push_back(i);
@@ -187,22 +185,22 @@ status check_extents(std::span<const chunk_record> table, const superblock &s) {
       end = to_block(table[i].extent().end());
     }
     if (end != s.chunk_table.offset) {
-      return checkpoint::file_error(errc::corrupt, chunk_table_op,
-                                    "the chunk table does not follow the extents", part::superblock,
-                                    152, std::to_string(s.chunk_table.offset), std::to_string(end));
+      return checkpoint::file_error(errc::corrupt, "the chunk table does not follow the extents",
+                                    part::superblock, 152, std::to_string(s.chunk_table.offset),
+                                    std::to_string(end));
     }
     const std::uint64_t seals = stored.size() * seal_bytes + s.tag();
     if (s.is_signed() && s.seals.bytes != seals) {
       return checkpoint::file_error(
-          errc::corrupt, chunk_table_op, "the number of seals is not the number of extents",
-          part::superblock, 192, std::to_string(s.seals.bytes), std::to_string(seals));
+          errc::corrupt, "the number of seals is not the number of extents", part::superblock, 192,
+          std::to_string(s.seals.bytes), std::to_string(seals));
     }
     return {};
   });
 }
 
 status check_references(std::span<const chunk_record> table, const superblock &s) {
-  return with_host_memory(chunk_table_op, [&]() -> status {
+  return with_host_memory("image::check_references", [&]() -> status {
     for (std::size_t i = 0; i < table.size(); ++i) {
       const chunk_record &r = table[i];
       if (r.kind != chunk_kind::same) continue;
@@ -220,7 +218,7 @@ status check_references(std::span<const chunk_record> table, const superblock &s
 
 status check_parent_references(std::span<const chunk_record> table, const superblock &s,
                                std::span<const chunk_record> parent) {
-  return with_host_memory(chunk_table_op, [&]() -> status {
+  return with_host_memory("image::check_parent_references", [&]() -> status {
     for (std::size_t i = 0; i < table.size(); ++i) {
       const chunk_record &r = table[i];
       if (r.kind != chunk_kind::parent) continue;

@@ -10,12 +10,11 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *codec_op = "image::decompress";
 // Fast, and still saves most of what higher levels save.
 constexpr int zstd_level = 1;
 
 tl::unexpected<error> wrong(const char *reason, std::string found, std::size_t expected) {
-  return checkpoint::file_error(errc::corrupt, codec_op, reason, part::extents, 0, std::move(found),
+  return checkpoint::file_error(errc::corrupt, reason, part::extents, 0, std::move(found),
                                 std::to_string(expected));
 }
 
@@ -50,7 +49,7 @@ std::size_t compressor::compress(codec kind, bytes_view from, std::span<std::byt
 }
 
 status compressor::decompress(chunk_kind kind, bytes_view from, std::span<std::byte> to) {
-  return with_host_memory(codec_op, [&]() -> status {
+  return with_host_memory("image::decompress", [&]() -> status {
     if (kind == chunk_kind::lz4) {
       const int n = LZ4_decompress_safe(reinterpret_cast<const char *>(from.data()),
                                         reinterpret_cast<char *>(to.data()),
@@ -77,7 +76,7 @@ status compressor::decompress(chunk_kind kind, bytes_view from, std::span<std::b
     }
     if (!state_->decompress) state_->decompress.reset(ZSTD_createDCtx());
     if (!state_->decompress) {
-      return checkpoint::file_error(errc::out_of_memory, codec_op, "no host memory to decompress",
+      return checkpoint::file_error(errc::out_of_memory, "no host memory to decompress",
                                     part::extents, 0);
     }
     const std::size_t n = ZSTD_decompressDCtx(state_->decompress.get(), to.data(), to.size(),

@@ -19,7 +19,6 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *digest_op = "image::digest";
 // Read twice, the second time from the cache.
 constexpr std::size_t piece_bytes = 16 << 10;
 
@@ -64,16 +63,16 @@ class poly1305 {
     return reinterpret_cast<const unsigned char *>(p);
   }
   static tl::unexpected<error> failed() {
-    return make_error(errc::not_supported, digest_op, "OpenSSL failed to compute Poly1305");
+    return make_error(errc::not_supported, "OpenSSL failed to compute Poly1305");
   }
   status prepare() {
     struct free_mac {
       void operator()(EVP_MAC *m) const { EVP_MAC_free(m); }
     };
     const std::unique_ptr<EVP_MAC, free_mac> mac(EVP_MAC_fetch(nullptr, "POLY1305", nullptr));
-    if (!mac) return make_error(errc::not_supported, digest_op, "this OpenSSL has no Poly1305");
+    if (!mac) return make_error(errc::not_supported, "this OpenSSL has no Poly1305");
     context_.reset(EVP_MAC_CTX_new(mac.get()));
-    if (!context_) return host_out_of_memory(digest_op);
+    if (!context_) return host_out_of_memory();
     return {};
   }
 
@@ -90,18 +89,21 @@ digest digest_of(bytes_view bytes) {
 }
 
 result<digest_key> make_digest_key() {
+  const operation_scope scope("image::make_digest_key");
   digest_key key;
   STILLMAP_RETURN_IF_ERROR(fill_random(key.bytes));
   return key;
 }
 
 result<digest> digest_of_contents(const digest_key &key, bytes_view contents) {
+  const operation_scope scope("image::digest_of_contents");
   STILLMAP_ASSIGN_OR_RETURN(poly1305 *const mac, poly1305::of_this_thread(key));
   STILLMAP_RETURN_IF_ERROR(mac->add(contents));
   return mac->value();
 }
 
 result<both_digests> digests_of(const digest_key &key, bytes_view contents) {
+  const operation_scope scope("image::digests_of");
   // Thread-local, because its alignment exceeds that of a sanitizer's stack.
   thread_local XXH3_state_t stored;
   STILLMAP_ASSIGN_OR_RETURN(poly1305 *const mac, poly1305::of_this_thread(key));
@@ -116,6 +118,7 @@ result<both_digests> digests_of(const digest_key &key, bytes_view contents) {
 }
 
 result<digest> digest_of_zeros(const digest_key &key, std::size_t bytes) {
+  const operation_scope scope("image::digest_of_zeros");
   thread_local digest_key known_key;
   thread_local std::size_t known = 0;
   thread_local digest value;

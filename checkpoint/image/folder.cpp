@@ -14,7 +14,6 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *folder_op = "image::list_folder";
 constexpr int folder_flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 
 class folder_lister {
@@ -26,9 +25,8 @@ class folder_lister {
     for (const std::string &name : folders_) {
       const checkpoint::open_directory in{
           files_, files_.open_at(directory, name.c_str(), folder_flags | O_NOFOLLOW, 0)};
-      const status listed = in.fd < 0
-                                ? make_system_error(-in.fd, folder_op, "cannot open the folder")
-                                : add(in.fd, name + "/");
+      const status listed =
+          in.fd < 0 ? make_system_error(-in.fd, "cannot open the folder") : add(in.fd, name + "/");
       if (!listed) out_.unreadable.push_back({name, listed.error()});
     }
     const auto by_name = [](const auto &a, const auto &b) { return a.name < b.name; };
@@ -42,13 +40,13 @@ class folder_lister {
   status add(int directory, const std::string &prefix) {
     std::vector<std::string> names;
     if (const int r = files_.names_in(directory, names); r < 0)
-      return make_system_error(-r, folder_op, "cannot list the folder");
+      return make_system_error(-r, "cannot list the folder");
     for (const std::string &name : names) {
       if (name.starts_with('.')) continue;
       struct stat st {};
       if (const int r = files_.status_at(directory, name.c_str(), &st); r < 0) {
         if (r == -ENOENT) continue;  // it has gone
-        const auto why = make_system_error(-r, folder_op, "cannot read the status of the file");
+        const auto why = make_system_error(-r, "cannot read the status of the file");
         out_.unreadable.push_back({prefix + name, why.value()});
         continue;
       }
@@ -88,14 +86,15 @@ class folder_lister {
 }  // namespace
 
 result<folder_contents> list_folder(int directory, checkpoint::file_system &files) {
-  return with_host_memory(folder_op, [&] { return folder_lister(files).run(directory); });
+  return with_host_memory("image::list_folder",
+                          [&] { return folder_lister(files).run(directory); });
 }
 
 result<folder_contents> list_folder(const std::string &folder, checkpoint::file_system &files) {
+  const operation_scope scope("image::list_folder");
   const checkpoint::open_directory opened{files,
                                           files.open_at(AT_FDCWD, folder.c_str(), folder_flags, 0)};
-  if (opened.fd < 0)
-    return make_system_error(-opened.fd, folder_op, "cannot open the folder", folder);
+  if (opened.fd < 0) return make_system_error(-opened.fd, "cannot open the folder", folder);
   return checkpoint::in_file(list_folder(opened.fd, files), folder);
 }
 

@@ -24,13 +24,11 @@ constexpr std::array<unsigned char, 8> set_magic = {0x89, 'S', 'M', 'S', 0x0d, 0
 constexpr std::size_t head_bytes = 64, member_bytes = 64, sum_bytes = sizeof(digest);
 constexpr int max_replacements = 16;  // of a set while it is being opened
 constexpr std::string_view before_index = "device-", after_set = ".smi";
-constexpr const char *image_set_op = "image::read_set", *write_set_op = "image::write_set",
-                     *open_set_op = "image::open_set";
 
 tl::unexpected<error> wrong_set(std::uint64_t at, const char *reason, std::string found = {},
                                 std::string expected = {}) {
-  return checkpoint::file_error(errc::corrupt, image_set_op, reason, part::set, at,
-                                std::move(found), std::move(expected));
+  return checkpoint::file_error(errc::corrupt, reason, part::set, at, std::move(found),
+                                std::move(expected));
 }
 
 std::string file_of(const std::string &folder) {
@@ -63,9 +61,8 @@ result<image_set> decode(bytes_view b) {
   const digest sum = digest_of(b.first(end)), there{load<decltype(digest::bytes)>(b, end)};
   if (sum != there) return wrong_set(end, "the set is damaged", there.text(), sum.text());
   if (const auto major = load<std::uint32_t>(b, 8); major != 1) {
-    return checkpoint::file_error(errc::not_supported, image_set_op,
-                                  "unsupported version of the format", part::set, 8,
-                                  std::to_string(major), "1");
+    return checkpoint::file_error(errc::not_supported, "unsupported version of the format",
+                                  part::set, 8, std::to_string(major), "1");
   }
   const auto count = load<std::uint32_t>(b, 12);
   if (count > max_images_in_set || end != head_bytes + count * member_bytes) {
@@ -91,8 +88,7 @@ result<image_set> decode(bytes_view b) {
 status write_file(const std::string &file, const image_set &what, bool replace,
                   checkpoint::file_system &files) {
   if (what.set.is_zero() || what.images.empty() || what.images.size() > max_images_in_set) {
-    return make_error(errc::invalid_argument, write_set_op,
-                      "the set has no id, no images, or too many");
+    return make_error(errc::invalid_argument, "the set has no id, no images, or too many");
   }
   const std::vector<std::byte> bytes = encode(what);
   STILLMAP_ASSIGN_OR_RETURN(const auto target, checkpoint::target_name::create(files, file));
@@ -146,32 +142,33 @@ std::optional<set_position> parse_name_in_set(std::string_view name) {
 }
 
 result<image_id> make_id() {
+  const operation_scope scope("image::make_id");
   image_id id;
   STILLMAP_RETURN_IF_ERROR(fill_random(id.bytes));
   return id;
 }
 
 status write_set(const std::string &folder, const image_set &what, const set_options &options) {
-  return with_host_memory(write_set_op, [&] {
+  return with_host_memory("image::write_set", [&] {
     const std::string file = file_of(folder);  // first: nothing may fail once the set is there
     return checkpoint::in_file(write_file(file, what, options.replace, *options.files), file);
   });
 }
 
 result<image_set> read_set(const std::string &folder, checkpoint::file_system &files) {
-  return with_host_memory(image_set_op, [&] {
+  return with_host_memory("image::read_set", [&] {
     const std::string file = file_of(folder);
     return checkpoint::in_file(read_file(AT_FDCWD, file, files), file);
   });
 }
 
 result<image_set> read_set(int directory, checkpoint::file_system &files) {
-  return with_host_memory(image_set_op, [&] { return read_file(directory, "set", files); });
+  return with_host_memory("image::read_set", [&] { return read_file(directory, "set", files); });
 }
 
 result<reader> open_in_set(const std::string &folder, const image_set &set, std::uint32_t index,
                            const open_options &options) {
-  return with_host_memory(open_set_op, [&]() -> result<reader> {
+  return with_host_memory("image::open_in_set", [&]() -> result<reader> {
     const std::string path = folder + "/" + name_in_set(index, set.set);
     auto r = reader::open(path, options);
     if (!r) return r;
@@ -202,7 +199,7 @@ bool depends_on(const reader &parent, const image_set &set) {
 }
 
 result<std::vector<reader>> open_set(const std::string &folder, const open_options &options) {
-  return with_host_memory(open_set_op, [&]() -> result<std::vector<reader>> {
+  return with_host_memory("image::open_set", [&]() -> result<std::vector<reader>> {
     auto s = read_set(folder, *options.files);
     for (int replaced = 0; s; ++replaced) {
       auto images = open_images(folder, *s, options);

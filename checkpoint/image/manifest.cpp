@@ -13,15 +13,13 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *manifest_op = "image::check(manifest)";
-
 std::string number(const char *what, std::uint64_t n) {
   return std::string(what) + " " + std::to_string(n);
 }
 
 tl::unexpected<error> wrong(const char *reason, std::string found, std::string expected = {}) {
-  return checkpoint::file_error(errc::corrupt, manifest_op, reason, part::manifest, 0,
-                                std::move(found), std::move(expected));
+  return checkpoint::file_error(errc::corrupt, reason, part::manifest, 0, std::move(found),
+                                std::move(expected));
 }
 
 status check_counts(const manifest &m) {
@@ -150,7 +148,7 @@ std::vector<std::uint64_t> manifest::lowest_addresses() const {
 }
 
 status check(const manifest &m) {
-  return with_host_memory(manifest_op, [&]() -> status {
+  return with_host_memory("image::check", [&]() -> status {
     STILLMAP_RETURN_IF_ERROR(check_counts(m));
     STILLMAP_RETURN_IF_ERROR(check_pages(m));
     STILLMAP_RETURN_IF_ERROR(check_blocks(m));

@@ -17,7 +17,6 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *prune_op = "image::prune_folder";
 constexpr int open_folder = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 
 // What is kept or removed as a whole.
@@ -141,7 +140,7 @@ class folder_pruner {
   status remove_name(int directory, const std::string &name) {
     const int r = files_.unlink_at(directory, name.c_str());
     return r >= 0 || r == -ENOENT ? status()
-                                  : make_system_error(-r, prune_op, "cannot remove the file", name);
+                                  : make_system_error(-r, "cannot remove the file", name);
   }
 
   // False: another image, or set, has taken the place of the one that was listed.
@@ -156,16 +155,14 @@ class folder_pruner {
   result<bool> remove_set(const retained_unit &u) {
     const checkpoint::open_directory in{
         files_, files_.open_at(directory_, u.what.name.c_str(), open_folder | O_NOFOLLOW, 0)};
-    if (in.fd < 0)
-      return make_system_error(-in.fd, prune_op, "cannot open the folder", u.what.name);
+    if (in.fd < 0) return make_system_error(-in.fd, "cannot open the folder", u.what.name);
     const result<bool> removed = remove_set_in(in.fd, u);
     if (removed && *removed) (void)files_.remove_directory_at(directory_, u.what.name.c_str());
     return removed;
   }
   result<bool> remove_set_in(int directory, const retained_unit &u) {
     STILLMAP_ASSIGN_OR_RETURN(
-        const auto lock,
-        checkpoint::in_file(folder_lock::take(files_, directory, prune_op), u.what.name));
+        const auto lock, checkpoint::in_file(folder_lock::take(files_, directory), u.what.name));
     const auto now = read_set(directory, files_);
     if (!u.images.empty() && now && now->set != u.images.front()->superblock.set) return false;
     for (const folder_image *i : u.images) {
@@ -183,15 +180,14 @@ class folder_pruner {
 }  // namespace
 
 result<pruned> prune_folder(const std::string &folder, const prune_options &options) {
-  if (options.keep == 0)
-    return make_error(errc::invalid_argument, prune_op, "no image would be kept", 0, 1);
+  const operation_scope scope("image::prune_folder");
+  if (options.keep == 0) return make_error(errc::invalid_argument, "no image would be kept", 0, 1);
   checkpoint::file_system &files = *options.files;
   const checkpoint::open_directory opened{files,
                                           files.open_at(AT_FDCWD, folder.c_str(), open_folder, 0)};
-  if (opened.fd < 0)
-    return make_system_error(-opened.fd, prune_op, "cannot open the folder", folder);
+  if (opened.fd < 0) return make_system_error(-opened.fd, "cannot open the folder", folder);
   const auto prune = [&] { return folder_pruner(files, opened.fd, options).run(); };
-  return checkpoint::in_file(with_host_memory(prune_op, prune), folder);
+  return checkpoint::in_file(with_host_memory(prune), folder);
 }
 
 }  // namespace stillmap::image

@@ -11,14 +11,10 @@
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::image {
-namespace {
-
-constexpr const char *read_superblock_op = "image::open";
-
-}  // namespace
 
 result<superblock> read_superblock(checkpoint::file_system &files, int directory,
                                    const std::string &name) {
+  const operation_scope scope("image::read_superblock");
   STILLMAP_ASSIGN_OR_RETURN(auto f,
                             checkpoint::block_file::open_to_read(files, directory, name, false));
   STILLMAP_ASSIGN_OR_RETURN(const auto block, checkpoint::aligned_memory::create(block_bytes));
@@ -27,15 +23,16 @@ result<superblock> read_superblock(checkpoint::file_system &files, int directory
   STILLMAP_ASSIGN_OR_RETURN(const std::uint64_t size, f.size());
   if (size != s.file_bytes) {
     return checkpoint::file_error(
-        errc::corrupt, read_superblock_op, "the size of the file differs from the superblock's",
-        part::superblock, 24, std::to_string(size), std::to_string(s.file_bytes));
+        errc::corrupt, "the size of the file differs from the superblock's", part::superblock, 24,
+        std::to_string(size), std::to_string(s.file_bytes));
   }
   return s;
 }
 
 result<superblock> read_superblock(const std::string &path, checkpoint::file_system &files) {
   return checkpoint::in_file(
-      with_host_memory(read_superblock_op, [&] { return read_superblock(files, AT_FDCWD, path); }),
+      with_host_memory("image::read_superblock",
+                       [&] { return read_superblock(files, AT_FDCWD, path); }),
       path);
 }
 

@@ -9,11 +9,6 @@
 #include "stillmap/vmm/base/host_memory.h"
 
 namespace stillmap::image {
-namespace {
-
-constexpr const char *reader_op = "image::read";
-
-}  // namespace
 
 reader::reader(std::shared_ptr<const open_image> image) : image_(std::move(image)) {}
 
@@ -44,18 +39,19 @@ std::optional<verifying_key> reader::signer() const {
 }
 
 status reader::read_chunk(std::size_t number, std::span<std::byte> to) const {
+  const operation_scope scope("image::read_chunk");
   if (number >= image_->table.size()) {
-    return checkpoint::in_file(make_error(errc::invalid_argument, reader_op,
-                                          "no chunk has this number", number, image_->table.size()),
+    return checkpoint::in_file(make_error(errc::invalid_argument, "no chunk has this number",
+                                          number, image_->table.size()),
                                path());
   }
   if (to.size() != image_->table[number].bytes) {
     return checkpoint::in_file(
-        make_error(errc::invalid_argument, reader_op, "the buffer is not of the chunk's size",
-                   to.size(), image_->table[number].bytes, error_unit::bytes),
+        make_error(errc::invalid_argument, "the buffer is not of the chunk's size", to.size(),
+                   image_->table[number].bytes, error_unit::bytes),
         path());
   }
-  status ok = with_host_memory(reader_op, [&] {
+  status ok = with_host_memory([&] {
     const open_image::source from = image_->resolve(number);
     auto scratch = from.image->take_scratch();
     auto loaded = from.image->load(from.record, to, *scratch, false);
@@ -67,11 +63,12 @@ status reader::read_chunk(std::size_t number, std::span<std::byte> to) const {
 }
 
 status reader::read(std::uint64_t offset, std::span<std::byte> to) const {
+  const operation_scope scope("image::read");
   const std::uint64_t size = image_->superblock.contents_bytes;
   if (offset > size || to.size() > size - offset) {
     return checkpoint::in_file(
-        make_error(errc::invalid_argument, reader_op, "the range ends after the contents",
-                   offset + to.size(), size, error_unit::bytes),
+        make_error(errc::invalid_argument, "the range ends after the contents", offset + to.size(),
+                   size, error_unit::bytes),
         path());
   }
   const std::span<std::byte> all = to;

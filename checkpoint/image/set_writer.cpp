@@ -18,8 +18,6 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *set_writer_op = "image::set_writer";
-
 std::string without_end(std::string folder) {
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
   return folder;
@@ -68,14 +66,13 @@ set_writer::~set_writer() {
 
 result<set_writer> set_writer::create(const std::string &folder, std::uint32_t images,
                                       const set_options &options) {
-  return with_host_memory(set_writer_op, [&]() -> result<set_writer> {
+  return with_host_memory("set_writer::create", [&]() -> result<set_writer> {
     set_writer w(without_end(folder), images, options);
     if (images == 0 || images > max_images_in_set) {
       return checkpoint::in_file(
-          checkpoint::file_error(errc::invalid_argument, set_writer_op,
-                                 "a set needs at least one image, and not too many", part::set, 12,
-                                 std::to_string(images),
-                                 "1 to " + std::to_string(max_images_in_set)),
+          checkpoint::file_error(
+              errc::invalid_argument, "a set needs at least one image, and not too many", part::set,
+              12, std::to_string(images), "1 to " + std::to_string(max_images_in_set)),
           folder);
     }
     STILLMAP_RETURN_IF_ERROR(checkpoint::in_file(w.open(), folder));
@@ -92,17 +89,15 @@ status set_writer::open() {
   if (directory_ == -ENOENT) {
     STILLMAP_ASSIGN_OR_RETURN(const auto at, checkpoint::target_name::create(*files_, folder_));
     const int made = files_->make_directory_at(at.directory(), at.name().c_str(), 0700);
-    if (made < 0 && made != -EEXIST)
-      return make_system_error(-made, set_writer_op, "cannot create the directory");
+    if (made < 0 && made != -EEXIST) return make_system_error(-made, "cannot create the directory");
     made_folder_ = made >= 0;
     if (const int r = files_->sync(at.directory()); made_folder_ && r < 0) {
-      return make_system_error(-r, set_writer_op, "cannot sync the parent directory");
+      return make_system_error(-r, "cannot sync the parent directory");
     }
     directory_ = files_->open_at(at.directory(), at.name().c_str(), flags, 0);
   }
-  if (directory_ < 0)
-    return make_system_error(-directory_, set_writer_op, "cannot open the directory");
-  auto lock = folder_lock::take(*files_, directory_, set_writer_op);
+  if (directory_ < 0) return make_system_error(-directory_, "cannot open the directory");
+  auto lock = folder_lock::take(*files_, directory_);
   if (!lock) {
     if (lock.error().is(errc::busy)) made_folder_ = false;  // the other writer uses it
     return tl::unexpected(lock.error());
@@ -117,7 +112,7 @@ status set_writer::check_current_set() {
     return tl::unexpected(there.error());
   }
   if (there && !replace_)
-    return make_system_error(EEXIST, set_writer_op, "a set exists already in this directory");
+    return make_system_error(EEXIST, "a set exists already in this directory");
   if (there) {
     old_ = std::move(*there);
     old_names_ = names_of(old_->set, old_->images.size());
@@ -168,10 +163,10 @@ void set_writer::set_membership(std::uint32_t index, write_options &options) con
 }
 
 status set_writer::commit(std::vector<set_member> images) {
-  return with_host_memory(set_writer_op, [&]() -> status {
+  return with_host_memory("set_writer::commit", [&]() -> status {
     if (images.size() != images_) {
       return checkpoint::in_file(
-          checkpoint::file_error(errc::invalid_argument, set_writer_op,
+          checkpoint::file_error(errc::invalid_argument,
                                  "not the number of images given to create()", part::set, 12,
                                  std::to_string(images.size()), std::to_string(images_)),
           folder_);

@@ -12,7 +12,6 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *superblock_op = "image::open";
 constexpr std::array<unsigned char, 8> image_magic = {0x89, 'S', 'M', 'I', 0x0d, 0x0a, 0x1a, 0x0a};
 
 // The offset of each field: one list for encoding and decoding.
@@ -46,8 +45,8 @@ static_assert(sizeof(file_range) == 16);
 
 tl::unexpected<error> wrong_superblock(std::uint64_t at, const char *reason, std::string found = {},
                                        std::string expected = {}) {
-  return checkpoint::file_error(errc::corrupt, superblock_op, reason, part::superblock, at,
-                                std::move(found), std::move(expected));
+  return checkpoint::file_error(errc::corrupt, reason, part::superblock, at, std::move(found),
+                                std::move(expected));
 }
 
 tl::unexpected<error> wrong_superblock(std::uint64_t at, const char *reason, std::uint64_t found,
@@ -148,7 +147,7 @@ superblock_bytes encode(superblock &s) {
 }
 
 result<superblock> decode_superblock(bytes_view b) {
-  return with_host_memory(superblock_op, [&]() -> result<superblock> {
+  return with_host_memory("image::decode_superblock", [&]() -> result<superblock> {
     const auto sum = digest_of(b.first(digest_at));
     const auto there = load<decltype(digest::bytes)>(b, digest_at);
     if (sum.bytes != there) {
@@ -162,9 +161,9 @@ result<superblock> decode_superblock(bytes_view b) {
     if (load<decltype(image_magic)>(b, 0) != image_magic)
       return wrong_superblock(0, "not an image");
     if (const auto major = load<std::uint32_t>(b, major_at); major != major_version) {
-      return checkpoint::file_error(errc::not_supported, superblock_op,
-                                    "unsupported version of the format", part::superblock, major_at,
-                                    std::to_string(major), std::to_string(major_version));
+      return checkpoint::file_error(errc::not_supported, "unsupported version of the format",
+                                    part::superblock, major_at, std::to_string(major),
+                                    std::to_string(major_version));
     }
     superblock s;
     each_superblock_field(s, [&](std::size_t at, auto &value) {
@@ -172,9 +171,8 @@ result<superblock> decode_superblock(bytes_view b) {
     });
     constexpr std::uint64_t known = flag_encrypted | flag_signed | flag_incremental;
     if ((s.flags & ~known) != 0) {
-      return checkpoint::file_error(errc::not_supported, superblock_op, "unknown flags",
-                                    part::superblock, 16, std::to_string(s.flags),
-                                    "at most " + std::to_string(known));
+      return checkpoint::file_error(errc::not_supported, "unknown flags", part::superblock, 16,
+                                    std::to_string(s.flags), "at most " + std::to_string(known));
     }
     s.root.bytes = load<decltype(s.root.bytes)>(b, root_at);
     if (const auto root = sha256_of(b.first(root_at)); root != s.root) {

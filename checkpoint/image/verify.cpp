@@ -10,11 +10,6 @@
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::image {
-namespace {
-
-constexpr const char *verify_op = "image::verify";
-
-}  // namespace
 
 // Verifies the stored chunks of a chain with several threads.
 class image_check {
@@ -33,12 +28,12 @@ class image_check {
   }
 
   status run() {
-    checkpoint::parallel_for(
-        checkpoint::threads_for(options_.threads, chunks_.size()), [this]() noexcept {
-          if (status ok = with_host_memory(verify_op, [this] { return work(); }); !ok) {
-            end(std::move(ok));
-          }
-        });
+    checkpoint::parallel_for(checkpoint::threads_for(options_.threads, chunks_.size()),
+                             [this]() noexcept {
+                               if (status ok = with_host_memory([this] { return work(); }); !ok) {
+                                 end(std::move(ok));
+                               }
+                             });
     const lock_guard lock(mutex_);
     return result_;
   }
@@ -56,7 +51,7 @@ class image_check {
       STILLMAP_RETURN_IF_ERROR(image->load(n, room.bytes().first(c.bytes), scratch, true));
       report(c);
       if (options_.cancel.stop_requested()) {
-        return make_error(errc::operation_canceled, verify_op, "stop requested");
+        return make_error(errc::operation_canceled, "stop requested");
       }
     }
   }
@@ -89,7 +84,7 @@ class image_check {
 
 status reader::verify(const verify_options &options) const {
   return checkpoint::in_file(
-      with_host_memory(verify_op, [&] { return image_check(*this, options).run(); }), path());
+      with_host_memory("image::verify", [&] { return image_check(*this, options).run(); }), path());
 }
 
 }  // namespace stillmap::image

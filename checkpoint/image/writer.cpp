@@ -22,10 +22,8 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *writer_op = "image::write";
-
 tl::unexpected<error> refused(const char *reason) {
-  return make_error(errc::invalid_argument, writer_op, reason);
+  return make_error(errc::invalid_argument, reason);
 }
 
 // The parts after the extents, collected in memory and written with one call.
@@ -152,8 +150,7 @@ class image_writer {
     struct stat there {};
     const int r = target.files().status_at(target.directory(), target.name().c_str(), &there);
     if (r < 0) return {};
-    if (!options_.replace)
-      return make_system_error(EEXIST, writer_op, "a file of this name exists already");
+    if (!options_.replace) return make_system_error(EEXIST, "a file of this name exists already");
     for (auto p = ancestor_; p; p = p->parent) {
       struct stat st {};
       if (target.files().status(p->file.fd(), &st) >= 0 && st.st_ino == there.st_ino &&
@@ -172,10 +169,10 @@ class image_writer {
     for (auto p = image_opener::image_of(*options_.parent); p; p = p->parent) {
       struct stat st {};
       if (const int r = p->file.files().status(p->file.fd(), &st); r < 0)
-        return make_system_error(-r, writer_op, "cannot read the status of the parent", p->path);
+        return make_system_error(-r, "cannot read the status of the parent", p->path);
       if (st.st_nlink != 0) continue;
       return make_system_error(
-          ENOENT, writer_op,
+          ENOENT,
           "the parent was deleted or replaced since it was opened: write an image without it",
           p->path);
     }
@@ -280,7 +277,7 @@ class image_writer {
       };
     }
     if (again.superblock().root != super_.root) {
-      return make_error(errc::corrupt, writer_op, "the image read back has another root digest");
+      return make_error(errc::corrupt, "the image read back has another root digest");
     }
     return again.verify(verify);
   }
@@ -318,17 +315,19 @@ result<written> write_beside(const std::string &path, const manifest &what, cont
                         ancestor ? image_opener::image_of(*ancestor) : nullptr)
         .run();
   };
-  return checkpoint::in_file(with_host_memory(writer_op, write), path);
+  return checkpoint::in_file(with_host_memory(write), path);
 }
 
 }  // namespace
 
 result<written> write(const std::string &path, const manifest &what, contents_source &from,
                       const write_options &options) {
+  const operation_scope scope("image::write");
   return write_beside(path, what, from, options, options.parent);
 }
 
 result<written> flatten(const reader &image, const std::string &path, write_options options) {
+  const operation_scope scope("image::flatten");
   options.parent.reset();
   if (options.chunk_bytes == 0) options.chunk_bytes = image.superblock().chunk_bytes;
   if (!options.time) options.time = image.superblock().time;

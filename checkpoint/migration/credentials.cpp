@@ -11,14 +11,11 @@
 namespace stillmap::migration {
 namespace {
 
-constexpr const char *load_op = "migration::load_credentials",
-                     *self_signed_op = "migration::make_self_signed",
-                     *fingerprint_op = "migration::fingerprint_of";
 constexpr std::size_t max_file_bytes = std::size_t{1} << 20;
 
 result<std::string> read_file(const std::string &path, checkpoint::secrecy who) {
   if (path.empty()) return std::string();
-  return checkpoint::read_key_file(path, max_file_bytes, who, load_op);
+  return checkpoint::read_key_file(path, max_file_bytes, who);
 }
 
 // The PEM text that write(BIO *) produces; empty on failure.
@@ -34,7 +31,7 @@ std::string pem_text(const auto &write) {
 
 result<credentials> load_credentials(const std::string &certificate, const std::string &key,
                                      const std::string &authorities) {
-  return with_host_memory(load_op, [&]() -> result<credentials> {
+  return with_host_memory("migration::load_credentials", [&]() -> result<credentials> {
     credentials out;
     STILLMAP_ASSIGN_OR_RETURN(out.certificate,
                               read_file(certificate, checkpoint::secrecy::everybody));
@@ -46,8 +43,7 @@ result<credentials> load_credentials(const std::string &certificate, const std::
 }
 
 result<credentials> make_self_signed(const std::string &name, int days) {
-  return with_host_memory(self_signed_op, [&]() -> result<credentials> {
-    constexpr const char *op = self_signed_op;
+  return with_host_memory("migration::make_self_signed", [&]() -> result<credentials> {
     const owned_key key(EVP_PKEY_Q_keygen(nullptr, nullptr, "EC", "P-256"));
     const owned_certificate made(X509_new());
     bool good = key != nullptr && made != nullptr && X509_set_version(made.get(), 2) == 1 &&
@@ -72,19 +68,18 @@ result<credentials> make_self_signed(const std::string &name, int days) {
     }
     if (out.certificate.empty() || out.key.empty()) {
       return tl::unexpected(
-          openssl_error(errc::not_supported, op, "OpenSSL cannot create a certificate"));
+          openssl_error(errc::not_supported, "OpenSSL cannot create a certificate"));
     }
     return out;
   });
 }
 
 result<std::string> fingerprint_of(const credentials &c) {
-  return with_host_memory(fingerprint_op, [&]() -> result<std::string> {
+  return with_host_memory("migration::fingerprint_of", [&]() -> result<std::string> {
     const owned_bio in = read_bio(c.certificate);
     const owned_certificate first(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
     if (first == nullptr) {
-      return tl::unexpected(
-          openssl_error(errc::invalid_argument, fingerprint_op, "no certificate"));
+      return tl::unexpected(openssl_error(errc::invalid_argument, "no certificate"));
     }
     return fingerprint_of(first.get());
   });

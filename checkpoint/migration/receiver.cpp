@@ -20,7 +20,6 @@
 namespace stillmap::migration {
 namespace {
 
-constexpr const char *receiver_op = "migration::receiver";
 // The first message of a connection, and a commit.
 constexpr std::uint64_t max_request_bytes = 4096;
 
@@ -64,13 +63,12 @@ class receiver::core {
       unique_lock lock(mutex_);
       const auto arrived = [this]() STILLMAP_REQUIRES(mutex_) { return !arrived_.empty(); };
       if (!changed_.wait_for(lock, cancel, timeout, arrived)) {
-        if (cancel.stop_requested())
-          return make_error(errc::operation_canceled, receiver_op, "stop requested");
-        return make_error(errc::busy, receiver_op, "no task has arrived");
+        if (cancel.stop_requested()) return make_error(errc::operation_canceled, "stop requested");
+        return make_error(errc::busy, "no task has arrived");
       }
       next.splice(next.begin(), arrived_, arrived_.begin());
     }
-    auto out = with_host_memory(receiver_op, [&] { return next.front()->deliver(); });
+    auto out = with_host_memory([&] { return next.front()->deliver(); });
     const lock_guard lock(mutex_);
     if (!out && next.front()->owned()) {
       arrived_.splice(arrived_.begin(), next);
@@ -98,9 +96,9 @@ class receiver::core {
  private:
   // The acceptor thread. Where the host has no memory for a connection, that one is closed.
   void accept_all() noexcept {
+    const operation_scope scope("migration::receiver");
     for (;;) {
-      auto c = with_host_memory(receiver_op,
-                                [&] { return acceptor_->accept(std::chrono::milliseconds(200)); });
+      auto c = with_host_memory([&] { return acceptor_->accept(std::chrono::milliseconds(200)); });
       {
         const lock_guard lock(mutex_);
         if (stopping_) return;
@@ -146,7 +144,8 @@ class receiver::core {
 
   // The thread of a connection.
   void handle(accepted_connection &c) noexcept {
-    const status s = with_host_memory(receiver_op, [&]() -> status {
+    const operation_scope scope("migration::receiver");
+    const status s = with_host_memory([&]() -> status {
       const bool known = c.with->handshake(options_.timeout).has_value();
       {
         const lock_guard lock(mutex_);
@@ -182,13 +181,12 @@ class receiver::core {
 
   // Best effort: the connection ends in any case.
   void refuse(channel &with, const error &why) const noexcept {
-    (void)with_host_memory(receiver_op, [&] {
-      return send(with, kind::refusal, checkpoint::encode(why), options_.timeout);
-    });
+    (void)with_host_memory(
+        [&] { return send(with, kind::refusal, checkpoint::encode(why), options_.timeout); });
   }
   void refuse(channel &with, errc c, const char *reason, std::uint64_t value = 0,
               std::uint64_t limit = 0) const {
-    refuse(with, make_error(c, receiver_op, reason, value, limit, error_unit::items).value());
+    refuse(with, make_error(c, reason, value, limit, error_unit::items).value());
   }
 
   void begin_session(channel &with, std::span<const std::byte> body) {
@@ -216,8 +214,8 @@ class receiver::core {
         return refuse(with, errc::busy, "no further task is accepted", owned_.size(),
                       options_.max_tasks);
       }
-      auto made = with_host_memory(
-          receiver_op, [&] { return session::create(device_, *h, with.peer(), options_); });
+      auto made =
+          with_host_memory([&] { return session::create(device_, *h, with.peer(), options_); });
       if (!made) {
         failure_ = made.error();
         return refuse(with, made.error());
@@ -257,7 +255,7 @@ class receiver::core {
     }
     if (!joined) return refuse(with, errc::corrupt, "no session has this id");
     // If this fails the session, so does its control channel, which returns the failure.
-    (void)with_host_memory(receiver_op, [&] { return joined->serve_data(with); });
+    (void)with_host_memory([&] { return joined->serve_data(with); });
     const lock_guard lock(mutex_);
     leave(joined);
   }
@@ -268,7 +266,7 @@ class receiver::core {
     const auto q = decode_outcome_query(body);
     if (!q) return refuse(with, q.error());
     std::shared_ptr<session> asked = session_of(q->session);
-    const auto now = with_host_memory(receiver_op, [&] { return outcome_of(asked.get(), *q); });
+    const auto now = with_host_memory([&] { return outcome_of(asked.get(), *q); });
     if (!now) {
       refuse(with, now.error());
     } else if (send(with, kind::query_result, {}, options_.timeout,
@@ -282,8 +280,7 @@ class receiver::core {
 
   void receive_commit(channel &with, const std::shared_ptr<session> &asked)
       STILLMAP_EXCLUDES(mutex_) {
-    const auto m =
-        migration::receive(with, kind::commit, max_request_bytes, options_.timeout, receiver_op);
+    const auto m = migration::receive(with, kind::commit, max_request_bytes, options_.timeout);
     if (!m) return;
     const auto again = decode_outcome_query(m->body);
     if (!again) return refuse(with, again.error());
@@ -325,7 +322,7 @@ class receiver::core {
                                                 const outcome_query &q) {
     const incoming_transfer *const asked = r ? r->find(q.session) : nullptr;
     if (asked == nullptr || asked->epoch != q.epoch) {
-      return make_error(errc::busy, receiver_op,
+      return make_error(errc::busy,
                         "this machine's records do not list the transfer, so its outcome is "
                         "unknown here: start the receiver where the task was sent to, with the "
                         "same directory of records",
@@ -398,24 +395,24 @@ status check_records(const std::string &directory) {
     errno = ENOTDIR;
   else if (::access(directory.c_str(), R_OK | W_OK | X_OK) == 0)
     return {};
-  return make_system_error(errno, receiver_op,
-                           "the directory of records cannot be read and written", directory);
+  return make_system_error(errno, "the directory of records cannot be read and written", directory);
 }
 
 }  // namespace
 
 result<receiver> receiver::create(const device &d, std::unique_ptr<acceptor> at,
                                   receive_options options) {
+  const operation_scope scope("receiver::create");
   if (options.records.empty()) {
-    return make_error(errc::invalid_argument, receiver_op, "no directory for the ownership record");
+    return make_error(errc::invalid_argument, "no directory for the ownership record");
   }
-  return with_host_memory(receiver_op, [&]() -> result<receiver> {
+  return with_host_memory([&]() -> result<receiver> {
     STILLMAP_RETURN_IF_ERROR(check_records(options.records));
     auto c = std::make_unique<core>(d, std::move(at), std::move(options));
     try {
       c->start();
     } catch (const std::system_error &e) {
-      return tl::unexpected(error{e.code(), receiver_op, "no thread could be created"});
+      return make_system_error(e.code().value(), "no thread could be created");
     }
     return receiver(std::move(c));
   });
@@ -431,7 +428,7 @@ std::string receiver::address() const {
 }
 result<received_memory> receiver::receive(std::chrono::milliseconds timeout,
                                           std::stop_token cancel) {
-  return with_host_memory(receiver_op, [&] { return core_->receive(timeout, cancel); });
+  return with_host_memory("receiver::receive", [&] { return core_->receive(timeout, cancel); });
 }
 void receiver::close() {
   if (core_->process().is_current()) core_->close();

@@ -22,7 +22,6 @@
 namespace stillmap::migration {
 namespace {
 
-constexpr const char *record_op = "migration::record";
 constexpr std::string_view first_line = "stillmap-migration 2";
 constexpr std::size_t max_record_bytes = 4096;
 constexpr std::array names{"owner", "running", "intent", "released", "none"};
@@ -46,10 +45,8 @@ std::string one_line(std::string text) {
   return text.substr(0, 512);
 }
 
-// The same error as one of a record.
-tl::unexpected<error> about_record(error e, const std::string &path) {
-  e.operation = record_op;
-  return checkpoint::in_file(tl::unexpected<error>(std::move(e)), path);
+tl::unexpected<error> about_record(const error &e, const std::string &path) {
+  return checkpoint::in_file(tl::unexpected<error>(e), path);
 }
 
 // Empty: not written yet.
@@ -76,7 +73,7 @@ result<std::optional<record>> parse_text(const std::string &text, const std::str
   std::optional<record> r = parse_record(text);
   if (!r || r->task != task) {
     return checkpoint::in_file(
-        make_error(errc::corrupt, record_op,
+        make_error(errc::corrupt,
                    "the record is damaged, or was written by another version of Stillmap"),
         name);
   }
@@ -242,7 +239,7 @@ bool record_file::is_locked() const noexcept {
 
 result<record_file> record_file::open(const std::string &directory, const task_id &task,
                                       checkpoint::file_system &files) {
-  return with_host_memory(record_op, [&]() -> result<record_file> {
+  return with_host_memory("record_file::open", [&]() -> result<record_file> {
     record truth;
     if (auto kept = take_kept(directory, task, truth)) {
       if (const status s = kept->write(truth); !s) {
@@ -287,7 +284,7 @@ void record_file::keep_locked(record_file file, record truth) noexcept {
 }
 
 result<std::optional<record>> record_file::read() const {
-  return with_host_memory(record_op, [&]() -> result<std::optional<record>> {
+  return with_host_memory("record_file::read", [&]() -> result<std::optional<record>> {
     const std::string name = record_path(directory_, task_);
     STILLMAP_ASSIGN_OR_RETURN(std::string text, read_text(*files_, name));
     STILLMAP_ASSIGN_OR_RETURN(auto r, parse_text(text, name, task_));
@@ -298,23 +295,22 @@ result<std::optional<record>> record_file::read() const {
 
 result<std::optional<record>> read_record(const std::string &directory, const task_id &task,
                                           checkpoint::file_system &files) {
-  return with_host_memory(record_op, [&]() -> result<std::optional<record>> {
+  return with_host_memory("migration::read_record", [&]() -> result<std::optional<record>> {
     return read_file(files, directory, task);
   });
 }
 
 result<std::vector<record_info>> list_records(const std::string &directory,
                                               checkpoint::file_system &files) {
-  return with_host_memory(record_op, [&]() -> result<std::vector<record_info>> {
+  return with_host_memory("migration::list_records", [&]() -> result<std::vector<record_info>> {
     const checkpoint::open_directory in{
         files, files.open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0)};
     if (in.fd < 0) {
-      return make_system_error(-in.fd, record_op, "the directory of records cannot be opened",
-                               directory);
+      return make_system_error(-in.fd, "the directory of records cannot be opened", directory);
     }
     std::vector<std::string> found;
     if (const int r = files.names_in(in.fd, found); r < 0) {
-      return make_system_error(-r, record_op, "the directory of records cannot be read", directory);
+      return make_system_error(-r, "the directory of records cannot be read", directory);
     }
     std::vector<record_info> out;
     for (const std::string_view name : found) {
@@ -338,11 +334,11 @@ result<std::vector<record_info>> list_records(const std::string &directory,
 }
 
 status record_file::confirm() {
-  return with_host_memory(record_op, [&]() -> status {
+  return with_host_memory("record_file::confirm", [&]() -> status {
     const std::string name = record_path(directory_, task_);
     if (!is_locked()) {
       return checkpoint::in_file(
-          make_error(errc::not_supported, record_op,
+          make_error(errc::not_supported,
                      "the process is a forked child of the one that holds the record"),
           name);
     }
@@ -358,14 +354,14 @@ status record_file::confirm() {
 
 tl::unexpected<error> record_file::lost() const {
   return checkpoint::in_file(
-      make_error(errc::busy, record_op,
+      make_error(errc::busy,
                  "the lock file was deleted while this process held the record, and another "
                  "process has changed the record since, or may have"),
       lock_->path());
 }
 
 status record_file::write(const record &r) {
-  return with_host_memory(record_op, [&]() -> status {
+  return with_host_memory("record_file::write", [&]() -> status {
     const std::string name = record_path(directory_, task_);
     std::string text = to_text(r);
     STILLMAP_RETURN_IF_ERROR(confirm());

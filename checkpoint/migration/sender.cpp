@@ -17,8 +17,6 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-constexpr const char *sender_op = "migration::send";
-
 // A destination whose records were restored from an older copy may refuse a task that it has
 // accepted. Then the task runs twice, and the epoch of the source must be newer than all that the
 // other one and its next owners take.
@@ -31,7 +29,7 @@ std::chrono::duration<double> since(clock::time_point t) {
 status check(const send_options &options, std::size_t page_bytes) {
   const auto invalid = [](const char *reason, std::uint64_t value = 0, std::uint64_t limit = 0,
                           error_unit unit = error_unit::none) {
-    return make_error(errc::invalid_argument, sender_op, reason, value, limit, unit);
+    return make_error(errc::invalid_argument, reason, value, limit, unit);
   };
   if (options.records.empty()) return invalid("no directory for the ownership record");
   if (options.channels == 0 || options.channels > max_channels) {
@@ -58,38 +56,36 @@ class sender::core {
   sent_memory send(transport &to) {
     if (out_.owner != owner::source) {
       sent_memory out = outcome_now();
-      out.failure =
-          make_error(errc::invalid_argument, sender_op, "the task has already been sent").value();
+      out.failure = make_error(errc::invalid_argument, "the task has already been sent").value();
       return out;
     }
     out_ = {};
     to_ = {};
     began_ = clock::now();
-    const status s = with_host_memory(sender_op, [&] { return attempt(to); });
+    const status s = with_host_memory([&] { return attempt(to); });
     out_.elapsed = since(began_);
     if (!s) keep(s.error());
     return outcome_now();
   }
 
   sent_memory resolve(transport &to) {
-    constexpr const char *resolve_op = "migration::resolve";
     const auto fail = [this](const error &e) {
       out_.failure = e;
       return outcome_now();
     };
     if (!record_) {
-      const status s = with_host_memory(resolve_op, [&] { return open_record(); });
+      const status s = with_host_memory([&] { return open_record(); });
       if (!s) return fail(s.error());
     }
     if (mine_.state != ownership::intent) {
       out_.owner = mine_.state == ownership::released ? owner::destination : owner::source;
-      return fail(make_error(errc::invalid_argument, resolve_op,
+      return fail(make_error(errc::invalid_argument,
                              "the ownership of this task is not in doubt (its epoch)", mine_.epoch)
                       .value());
     }
     out_.owner = owner::in_doubt;
     out_.task = mine_.task;
-    find_outcome(to, make_error(errc::busy, resolve_op, "the destination is unreachable").value());
+    find_outcome(to, make_error(errc::busy, "the destination is unreachable").value());
     if (out_.owner == owner::source) keep(error(*out_.failure));
     return outcome_now();
   }
@@ -102,11 +98,10 @@ class sender::core {
     STILLMAP_RETURN_IF_ERROR(check(options_, device_.capabilities().page_bytes));
     STILLMAP_ASSIGN_OR_RETURN(
         const auto alone,
-        checkpoint::tag_lease::take(device_, tags_, checkpoint::lease_kind::exclusive, sender_op));
+        checkpoint::tag_lease::take(device_, tags_, checkpoint::lease_kind::exclusive));
     STILLMAP_RETURN_IF_ERROR(open_record());
     if (mine_.state != ownership::owner && mine_.state != ownership::running) {
-      return make_error(errc::busy, sender_op,
-                        "this machine does not own the task, by its record (its epoch)",
+      return make_error(errc::busy, "this machine does not own the task, by its record (its epoch)",
                         mine_.epoch);
     }
     STILLMAP_ASSIGN_OR_RETURN(const image::digest_key key, image::make_digest_key());
@@ -119,7 +114,7 @@ class sender::core {
       const std::stop_callback on_cancel(options_.cancel, [this] { connections_->shutdown(); });
       status s = copy_all(to);
       if (options_.cancel.stop_requested()) {
-        s = make_error(errc::operation_canceled, sender_op, "stop requested");
+        s = make_error(errc::operation_canceled, "stop requested");
       }
       if (!s) return s;
       // From here on the migration cannot be cancelled.
@@ -159,12 +154,12 @@ class sender::core {
     STILLMAP_RETURN_IF_ERROR(connections_->open_channels(to));
     reached(step::channels_open);
     precopy copy(options_, *memory_, *connections_, reporter_, out_);
-    const status copied = with_host_memory(sender_op, [&] { return copy.copy_while_running(); });
+    const status copied = with_host_memory([&] { return copy.copy_while_running(); });
     throttled_ = copy.throttled();
     if (!copied) return copied;
     reporter_.stopping();
     if (options_.cancel.stop_requested()) {
-      return make_error(errc::operation_canceled, sender_op, "stop requested");
+      return make_error(errc::operation_canceled, "stop requested");
     }
     stopped_at_ = clock::now();
     if (options_.quiesce) {
@@ -226,8 +221,8 @@ class sender::core {
     const auto until = clock::now() + options_.resolve_timeout;
     for (auto delay = std::chrono::milliseconds(50);;
          delay = std::min(delay * 2, std::chrono::milliseconds(1000))) {
-      const auto reply = with_host_memory(
-          sender_op, [&] { return ask_outcome(to, query(), expected, options_.timeout); });
+      const auto reply =
+          with_host_memory([&] { return ask_outcome(to, query(), expected, options_.timeout); });
       if (reply && *reply == outcome::owner) {
         release();
         return;
@@ -267,7 +262,7 @@ class sender::core {
   // The addresses stay reserved by their owners, with nothing mapped.
   void unmap() noexcept {
     std::vector<std::shared_ptr<page_pool>> pools;
-    report_if_failed(with_host_memory(sender_op, [&]() -> status {
+    report_if_failed(with_host_memory([&]() -> status {
       for (const page_ptr &p : memory_->memory().pages) {
         if (std::find(pools.begin(), pools.end(), p.pool()) != pools.end()) continue;
         pools.push_back(p.pool());
@@ -280,7 +275,7 @@ class sender::core {
     }
     memory_.reset();
     for (const auto &pool : pools) {
-      const auto trimmed = with_host_memory(sender_op, [&] { return pool->trim(); });
+      const auto trimmed = with_host_memory([&] { return pool->trim(); });
       if (!trimmed) report_background_error(trimmed.error());
     }
   }
@@ -334,9 +329,11 @@ sender::sender(const device &d, std::span<const std::string> tags, send_options 
 sender::sender(sender &&) noexcept = default;
 sender::~sender() = default;
 sent_memory sender::send(transport &to) {
+  const operation_scope scope("migration::send");
   return core_->send(to);
 }
 sent_memory sender::resolve(transport &to) {
+  const operation_scope scope("migration::resolve");
   return core_->resolve(to);
 }
 progress sender::now() const {

@@ -27,10 +27,8 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-constexpr const char *tls_op = "migration::channel", *tls_create_op = "migration::tls";
-
 tl::unexpected<error> system_error(const char *reason, int code) {
-  return make_system_error(code, tls_op, reason);
+  return make_system_error(code, reason);
 }
 
 struct endpoint {
@@ -41,9 +39,7 @@ result<endpoint> parse(const std::string &address) {
   const std::size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon + 1 == address.size()) {
     return tl::unexpected(
-        make_error(errc::invalid_argument, "migration::tls", "not an address: use HOST:PORT")
-            .value()
-            .about(address));
+        make_error(errc::invalid_argument, "not an address: use HOST:PORT").value().about(address));
   }
   std::string host = address.substr(0, colon);
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
@@ -64,9 +60,7 @@ result<addresses> resolve_host(const endpoint &e, bool listening) {
       ::getaddrinfo(e.host.empty() ? nullptr : e.host.c_str(), e.port.c_str(), &want, &first);
   if (failed != 0) {
     return tl::unexpected(
-        make_error(errc::invalid_argument, "migration::tls", ::gai_strerror(failed))
-            .value()
-            .about(e.host));
+        make_error(errc::invalid_argument, ::gai_strerror(failed)).value().about(e.host));
   }
   return addresses(first);
 }
@@ -94,7 +88,7 @@ status wait_for(int fd, short what, clock::time_point until) {
     pollfd p{fd, what, 0};
     const int n = ::poll(&p, 1, static_cast<int>(std::clamp<long long>(left, 0, 1 << 30)));
     if (n > 0) return {};
-    if (n == 0) return make_error(errc::busy, tls_op, "timed out: the peer is silent");
+    if (n == 0) return make_error(errc::busy, "timed out: the peer is silent");
     if (errno != EINTR) return system_error("poll failed", errno);
   }
 }
@@ -112,7 +106,7 @@ class tls_channel final : public channel {
   }
 
   status handshake(std::chrono::milliseconds timeout) override {
-    return with_host_memory(tls_op, [&]() -> status {
+    return with_host_memory("migration::channel::handshake", [&]() -> status {
       STILLMAP_RETURN_IF_ERROR(create_ssl());
       const auto until = clock::now() + timeout;
       const auto do_handshake = [&](SSL *s) { return SSL_do_handshake(s); };
@@ -135,11 +129,13 @@ class tls_channel final : public channel {
   peer_identity peer() const override { return peer_; }
 
   status send(std::span<const std::byte> bytes, std::chrono::milliseconds timeout) override {
+    const operation_scope scope("migration::channel::send");
     STILLMAP_RETURN_IF_ERROR(transfer(&SSL_write_ex, bytes, timeout));
     return flush(clock::now() + timeout);
   }
 
   status receive(std::span<std::byte> into, std::chrono::milliseconds timeout) override {
+    const operation_scope scope("migration::channel::receive");
     return transfer(&SSL_read_ex, into, timeout);
   }
 
@@ -172,7 +168,7 @@ class tls_channel final : public channel {
     ssl_.reset(SSL_new(context_->get()));
     if (ssl_ == nullptr || !use_socket(ssl_.get(), socket_.get())) {
       return tl::unexpected(
-          openssl_error(errc::not_supported, tls_op, "OpenSSL cannot create a connection"));
+          openssl_error(errc::not_supported, "OpenSSL cannot create a connection"));
     }
     SSL_set_read_ahead(ssl_.get(), 1);
     accepting_ ? SSL_set_accept_state(ssl_.get()) : SSL_set_connect_state(ssl_.get());
@@ -187,7 +183,7 @@ class tls_channel final : public channel {
     {
       const lock_guard lock(mutex_);
       if (ssl_ == nullptr) {
-        return make_error(errc::invalid_argument, tls_op, "the handshake has not succeeded");
+        return make_error(errc::invalid_argument, "the handshake has not succeeded");
       }
     }
     while (!bytes.empty()) {
@@ -236,7 +232,7 @@ class tls_channel final : public channel {
             if (ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING) {
               return system_error("the connection is broken", ECONNRESET);
             }
-            return tl::unexpected(openssl_error(code_of_failure, tls_op, "TLS failed"));
+            return tl::unexpected(openssl_error(code_of_failure, "TLS failed"));
         }
       }
       STILLMAP_RETURN_IF_ERROR(wait_for(socket_.get(), what, until));
@@ -276,34 +272,35 @@ class tls_transport final : public transport {
         context_(std::make_shared<const owned_context>(std::move(context))) {}
 
   result<std::unique_ptr<channel>> connect(std::chrono::milliseconds timeout) override {
-    return with_host_memory(tls_op, [&]() -> result<std::unique_ptr<channel>> {
-      STILLMAP_ASSIGN_OR_RETURN(const addresses found, resolve_host(endpoint_, false));
-      const auto until = clock::now() + timeout;
-      status last = system_error("the host has no address", EADDRNOTAVAIL);
-      for (const addrinfo *a = found.get(); a != nullptr; a = a->ai_next) {
-        fork_closed_fd s = create_socket(*a);
-        if (s.get() < 0) {
-          last = system_error("no socket could be created", errno);
-          continue;
-        }
-        if (::connect(s.get(), a->ai_addr, a->ai_addrlen) != 0) {
-          if (errno != EINPROGRESS) {
-            last = system_error("connecting failed", errno);
-            continue;
+    return with_host_memory(
+        "migration::transport::connect", [&]() -> result<std::unique_ptr<channel>> {
+          STILLMAP_ASSIGN_OR_RETURN(const addresses found, resolve_host(endpoint_, false));
+          const auto until = clock::now() + timeout;
+          status last = system_error("the host has no address", EADDRNOTAVAIL);
+          for (const addrinfo *a = found.get(); a != nullptr; a = a->ai_next) {
+            fork_closed_fd s = create_socket(*a);
+            if (s.get() < 0) {
+              last = system_error("no socket could be created", errno);
+              continue;
+            }
+            if (::connect(s.get(), a->ai_addr, a->ai_addrlen) != 0) {
+              if (errno != EINPROGRESS) {
+                last = system_error("connecting failed", errno);
+                continue;
+              }
+              if (last = wait_for(s.get(), POLLOUT, until); !last) continue;
+              int failed = 0;
+              socklen_t bytes = sizeof failed;
+              ::getsockopt(s.get(), SOL_SOCKET, SO_ERROR, &failed, &bytes);
+              if (failed != 0) {
+                last = system_error("connecting failed", failed);
+                continue;
+              }
+            }
+            return std::make_unique<tls_channel>(context_, std::move(s), false, address_);
           }
-          if (last = wait_for(s.get(), POLLOUT, until); !last) continue;
-          int failed = 0;
-          socklen_t bytes = sizeof failed;
-          ::getsockopt(s.get(), SOL_SOCKET, SO_ERROR, &failed, &bytes);
-          if (failed != 0) {
-            last = system_error("connecting failed", failed);
-            continue;
-          }
-        }
-        return std::make_unique<tls_channel>(context_, std::move(s), false, address_);
-      }
-      return tl::unexpected(last.error().about(address_));
-    });
+          return tl::unexpected(last.error().about(address_));
+        });
   }
 
  private:
@@ -320,27 +317,29 @@ class tls_acceptor final : public acceptor {
         context_(std::make_shared<const owned_context>(std::move(context))) {}
 
   result<std::unique_ptr<channel>> accept(std::chrono::milliseconds timeout) override {
-    return with_host_memory(tls_op, [&]() -> result<std::unique_ptr<channel>> {
-      const auto until = clock::now() + timeout;
-      for (;;) {
-        sockaddr_storage from{};
-        socklen_t bytes = sizeof from;
-        auto s = fork_closed_fd::create([&] {
-          return ::accept4(socket_.get(), reinterpret_cast<sockaddr *>(&from), &bytes,
-                           SOCK_CLOEXEC | SOCK_NONBLOCK);
+    return with_host_memory(
+        "migration::acceptor::accept", [&]() -> result<std::unique_ptr<channel>> {
+          const auto until = clock::now() + timeout;
+          for (;;) {
+            sockaddr_storage from{};
+            socklen_t bytes = sizeof from;
+            auto s = fork_closed_fd::create([&] {
+              return ::accept4(socket_.get(), reinterpret_cast<sockaddr *>(&from), &bytes,
+                               SOCK_CLOEXEC | SOCK_NONBLOCK);
+            });
+            if (s.get() >= 0) {
+              return std::make_unique<tls_channel>(
+                  context_, std::move(s), true,
+                  to_text(reinterpret_cast<sockaddr *>(&from), bytes));
+            }
+            const int code = errno;
+            if (code == EINVAL) return system_error("the acceptor was shut down", ECANCELED);
+            if (code != EAGAIN && code != EINTR && code != ECONNABORTED) {
+              return system_error("accepting failed", code);
+            }
+            STILLMAP_RETURN_IF_ERROR(wait_for(socket_.get(), POLLIN, until));
+          }
         });
-        if (s.get() >= 0) {
-          return std::make_unique<tls_channel>(context_, std::move(s), true,
-                                               to_text(reinterpret_cast<sockaddr *>(&from), bytes));
-        }
-        const int code = errno;
-        if (code == EINVAL) return system_error("the acceptor was shut down", ECANCELED);
-        if (code != EAGAIN && code != EINTR && code != ECONNABORTED) {
-          return system_error("accepting failed", code);
-        }
-        STILLMAP_RETURN_IF_ERROR(wait_for(socket_.get(), POLLIN, until));
-      }
-    });
   }
   std::string address() const override { return address_; }
   void shutdown() noexcept override { ::shutdown(socket_.get(), SHUT_RDWR); }
@@ -355,33 +354,35 @@ class tls_acceptor final : public acceptor {
 
 result<std::unique_ptr<transport>> create_tls_transport(const std::string &address,
                                                         const credentials &c) {
-  return with_host_memory(tls_create_op, [&]() -> result<std::unique_ptr<transport>> {
-    STILLMAP_ASSIGN_OR_RETURN(endpoint to, parse(address));
-    STILLMAP_ASSIGN_OR_RETURN(owned_context context, create_tls_context(c, &to.host));
-    return std::make_unique<tls_transport>(address, std::move(to), std::move(context));
-  });
+  return with_host_memory(
+      "migration::create_tls_transport", [&]() -> result<std::unique_ptr<transport>> {
+        STILLMAP_ASSIGN_OR_RETURN(endpoint to, parse(address));
+        STILLMAP_ASSIGN_OR_RETURN(owned_context context, create_tls_context(c, &to.host));
+        return std::make_unique<tls_transport>(address, std::move(to), std::move(context));
+      });
 }
 
 result<std::unique_ptr<acceptor>> create_tls_acceptor(const std::string &address,
                                                       const credentials &c) {
-  return with_host_memory(tls_create_op, [&]() -> result<std::unique_ptr<acceptor>> {
-    STILLMAP_ASSIGN_OR_RETURN(const endpoint at, parse(address));
-    STILLMAP_ASSIGN_OR_RETURN(owned_context context, create_tls_context(c, nullptr));
-    STILLMAP_ASSIGN_OR_RETURN(const addresses found, resolve_host(at, true));
-    const addrinfo *const a = found.get();
-    fork_closed_fd s = create_socket(*a);
-    const int on = 1;
-    if (s.get() >= 0) ::setsockopt(s.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (s.get() < 0 || ::bind(s.get(), a->ai_addr, a->ai_addrlen) != 0 ||
-        ::listen(s.get(), SOMAXCONN) != 0) {
-      return make_system_error(errno, tls_op, "cannot listen", address);
-    }
-    sockaddr_storage bound{};
-    socklen_t bytes = sizeof bound;
-    ::getsockname(s.get(), reinterpret_cast<sockaddr *>(&bound), &bytes);
-    return std::make_unique<tls_acceptor>(
-        std::move(s), to_text(reinterpret_cast<sockaddr *>(&bound), bytes), std::move(context));
-  });
+  return with_host_memory(
+      "migration::create_tls_acceptor", [&]() -> result<std::unique_ptr<acceptor>> {
+        STILLMAP_ASSIGN_OR_RETURN(const endpoint at, parse(address));
+        STILLMAP_ASSIGN_OR_RETURN(owned_context context, create_tls_context(c, nullptr));
+        STILLMAP_ASSIGN_OR_RETURN(const addresses found, resolve_host(at, true));
+        const addrinfo *const a = found.get();
+        fork_closed_fd s = create_socket(*a);
+        const int on = 1;
+        if (s.get() >= 0) ::setsockopt(s.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        if (s.get() < 0 || ::bind(s.get(), a->ai_addr, a->ai_addrlen) != 0 ||
+            ::listen(s.get(), SOMAXCONN) != 0) {
+          return make_system_error(errno, "cannot listen", address);
+        }
+        sockaddr_storage bound{};
+        socklen_t bytes = sizeof bound;
+        ::getsockname(s.get(), reinterpret_cast<sockaddr *>(&bound), &bytes);
+        return std::make_unique<tls_acceptor>(
+            std::move(s), to_text(reinterpret_cast<sockaddr *>(&bound), bytes), std::move(context));
+      });
 }
 
 }  // namespace stillmap::migration

@@ -2,21 +2,19 @@
 #include "stillmap/checkpoint/image/parts.h"
 #include "stillmap/checkpoint/mpi/internal/collective.h"
 #include "stillmap/checkpoint/snapshot/restore_operation.h"
+#include "stillmap/vmm/base/operation.h"
 
 namespace stillmap::mpi {
 namespace {
-
-constexpr const char *restore_op = "mpi::restore";
 
 result<image::image_set> read_set(const collective &all, const std::string &folder,
                                   const snapshot::restore_options &options) {
   STILLMAP_ASSIGN_OR_RETURN(auto set, image::read_set(folder, *options.image.files));
   if (set.images.size() == static_cast<std::size_t>(all.size())) return set;
   return checkpoint::in_file(
-      checkpoint::file_error(errc::invalid_argument, restore_op,
-                             "the number of images in the set is not the number of ranks",
-                             image::part::set, 12, std::to_string(set.images.size()),
-                             std::to_string(all.size())),
+      checkpoint::file_error(
+          errc::invalid_argument, "the number of images in the set is not the number of ranks",
+          image::part::set, 12, std::to_string(set.images.size()), std::to_string(all.size())),
       folder);
 }
 
@@ -25,7 +23,7 @@ result<image::reader> open_mine(const collective &all, const std::string &folder
                                 const snapshot::restore_options &options) {
   if (set.set != set_of_rank_0) {
     return checkpoint::in_file(
-        checkpoint::file_error(errc::busy, restore_op,
+        checkpoint::file_error(errc::busy,
                                "the set differs from that of rank 0; it may have been replaced",
                                image::part::set, 16, set.set.text(), set_of_rank_0.text()),
         folder);
@@ -37,6 +35,7 @@ result<image::reader> open_mine(const collective &all, const std::string &folder
 
 result<snapshot::restored> restore(MPI_Comm ranks, const device &d, const std::string &folder,
                                    const snapshot::restore_options &options) {
+  const operation_scope scope("mpi::restore");
   STILLMAP_ASSIGN_OR_RETURN(const auto all, collective::create(ranks));
   STILLMAP_ASSIGN_OR_RETURN(const auto set,
                             all.agree([&] { return read_set(all, folder, options); }));

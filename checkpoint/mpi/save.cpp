@@ -9,11 +9,10 @@
 #include "stillmap/checkpoint/image/set_writer.h"
 #include "stillmap/checkpoint/mpi/internal/collective.h"
 #include "stillmap/checkpoint/snapshot/save_operation.h"
+#include "stillmap/vmm/base/operation.h"
 
 namespace stillmap::mpi {
 namespace {
-
-constexpr const char *save_op = "mpi::save";
 
 // The steps of one save on one rank. Each returns this rank's own result.
 class rank_of_save {
@@ -97,7 +96,7 @@ class rank_of_save {
     }
     if (!current || !image::depends_on(*options_.parent, *current)) return {};
     return checkpoint::in_file(
-        checkpoint::file_error(errc::invalid_argument, save_op,
+        checkpoint::file_error(errc::invalid_argument,
                                "a set cannot replace a set that its parents depend on; save it in "
                                "another folder",
                                image::part::set, 0, options_.parent->path()),
@@ -111,12 +110,12 @@ class rank_of_save {
       STILLMAP_ASSIGN_OR_RETURN(const auto head,
                                 image::read_superblock(*options_.files, AT_FDCWD, path));
       if (head.image == m.image && head.root == m.root) return {};
-      return checkpoint::file_error(errc::corrupt, save_op, "not the image that the rank wrote",
+      return checkpoint::file_error(errc::corrupt, "not the image that the rank wrote",
                                     image::part::set, 0, head.root.text(), m.root.text());
     }();
     if (checked) return {};
     return tl::unexpected(
-        make_error(errc::corrupt, save_op,
+        make_error(errc::corrupt,
                    "rank 0 cannot read the image of another rank; check that the folder is shared")
             .value()
             .with({.subject = path, .cause = checked.error().message()}));
@@ -155,6 +154,7 @@ result<std::vector<image::set_member>> write_all(const collective &all, rank_of_
 
 result<saved_set> save(MPI_Comm ranks, const device &d, std::span<const std::string> tags,
                        const std::string &folder, const save_options &options) {
+  const operation_scope scope("mpi::save");
   STILLMAP_ASSIGN_OR_RETURN(const auto all, collective::create(ranks));
   std::optional<rank_of_save> begun;
   STILLMAP_RETURN_IF_ERROR(all.agree([&]() -> status {

@@ -7,16 +7,12 @@
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::process {
-namespace {
-
-constexpr const char *freeze_op = "process::freeze", *thaw_op = "process::thaw";
-
-}  // namespace
 
 status freeze(const driver &d, pid_t pid, std::chrono::milliseconds timeout) {
+  const operation_scope scope("process::freeze");
   STILLMAP_ASSIGN_OR_RETURN(const process_state state, d.state_of_process(pid));
   if (state != process_state::running) {
-    return make_error(errc::invalid_argument, freeze_op, "the process is not running",
+    return make_error(errc::invalid_argument, "the process is not running",
                       static_cast<std::uint64_t>(state));
   }
   using count = std::chrono::milliseconds::rep;
@@ -31,10 +27,10 @@ status freeze(const driver &d, pid_t pid, std::chrono::milliseconds timeout) {
 }
 
 status thaw(const driver &d, pid_t pid, std::span<const device_change> changes) {
-  return with_host_memory(thaw_op, [&]() -> status {
+  return with_host_memory("process::thaw", [&]() -> status {
     STILLMAP_ASSIGN_OR_RETURN(process_state state, d.state_of_process(pid));
     if (state == process_state::failed) {
-      return make_error(errc::corrupt, thaw_op, "the driver cannot restore the process");
+      return make_error(errc::corrupt, "the driver cannot restore the process");
     }
     if (state == process_state::checkpointed) {
       STILLMAP_RETURN_IF_ERROR(d.restore_process(pid, changes.data(), changes.size()));

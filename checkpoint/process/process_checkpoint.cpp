@@ -14,10 +14,6 @@
 namespace stillmap::process {
 namespace {
 
-constexpr const char *process_checkpoint_op = "process_checkpoint::prepare",
-                     *process_create_op = "process_checkpoint::create",
-                     *process_resume_op = "process_checkpoint::resume";
-
 bool has(const std::vector<std::string> &tags, const std::string &tag) {
   return std::find(tags.begin(), tags.end(), tag) != tags.end();
 }
@@ -26,21 +22,17 @@ bool has(const std::vector<std::string> &tags, const std::string &tag) {
 status check(const std::vector<blocker> &blockers, const prepare_options &options) {
   for (const blocker &b : blockers) {
     if (b.kind == blocker_kind::imported && !options.copy_imports) {
-      const error e{make_error_code(errc::not_supported),
-                    process_checkpoint_op,
-                    "the memory belongs to another process (see copy_imports)",
-                    b.range.begin.value(),
-                    0,
-                    error_unit::address};
+      const error e = make_error(errc::not_supported,
+                                 "the memory belongs to another process (see copy_imports)",
+                                 b.range.begin.value(), 0, error_unit::address)
+                          .value();
       return tl::unexpected(e.about("tag " + b.tag));
     }
     if (b.kind == blocker_kind::imported_handle) {
-      return make_error(errc::busy, process_checkpoint_op,
-                        "memory of another process is imported but mapped nowhere");
+      return make_error(errc::busy, "memory of another process is imported but mapped nowhere");
     }
     if (b.kind == blocker_kind::exported_fd && !options.close_exports) {
-      return make_error(errc::busy, process_checkpoint_op,
-                        "a file descriptor of exported memory is open",
+      return make_error(errc::busy, "a file descriptor of exported memory is open",
                         static_cast<std::uint64_t>(b.fd));
     }
   }
@@ -60,48 +52,43 @@ std::vector<std::string> tags_of(const device &d) {
 
 result<std::unique_ptr<process_checkpoint>> process_checkpoint::create(
     std::vector<device> devices) {
-  return with_host_memory(process_create_op, [&]() -> result<std::unique_ptr<process_checkpoint>> {
-    if (devices.empty()) {
-      return make_error(errc::invalid_argument, process_create_op, "no device is given");
-    }
-    std::vector<device_entry> entries;
-    for (const device &d : devices) {
-      STILLMAP_ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::suspender> suspender,
-                                checkpoint::suspender::create(d));
-      entries.push_back({d, std::move(suspender)});
-    }
-    return std::unique_ptr<process_checkpoint>(
-        new process_checkpoint(std::move(entries), std::move(devices)));
-  });
+  return with_host_memory(
+      "process_checkpoint::create", [&]() -> result<std::unique_ptr<process_checkpoint>> {
+        if (devices.empty()) {
+          return make_error(errc::invalid_argument, "no device is given");
+        }
+        std::vector<device_entry> entries;
+        for (const device &d : devices) {
+          STILLMAP_ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::suspender> suspender,
+                                    checkpoint::suspender::create(d));
+          entries.push_back({d, std::move(suspender)});
+        }
+        return std::unique_ptr<process_checkpoint>(
+            new process_checkpoint(std::move(entries), std::move(devices)));
+      });
 }
 
 process_checkpoint::~process_checkpoint() = default;
 
 result<prepare_report> process_checkpoint::prepare(const prepare_options &options) {
-  return with_host_memory(process_checkpoint_op, [&]() -> result<prepare_report> {
+  return with_host_memory("process_checkpoint::prepare", [&]() -> result<prepare_report> {
     const lock_guard lock(mutex_);
-    if (prepared_)
-      return make_error(errc::busy, process_checkpoint_op, "this process is prepared already");
+    if (prepared_) return make_error(errc::busy, "this process is prepared already");
     for (const device_entry &e : entries_) {
       if (e.suspender->suspended().empty()) continue;
-      return make_error(errc::busy, process_checkpoint_op,
-                        "memory is still suspended: call resume() first");
+      return make_error(errc::busy, "memory is still suspended: call resume() first");
     }
     for (const device &d : devices_) STILLMAP_RETURN_IF_ERROR(checkpoint::wait_until_idle(d));
     const std::vector<blocker> blockers = find_blockers(devices_);
     STILLMAP_RETURN_IF_ERROR(check(blockers, options));
     // Opened before anything changes: closing the exports must not fail.
     const owned_fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-    if (null.get() < 0)
-      return make_system_error(errno, process_checkpoint_op, "the file cannot be opened",
-                               "/dev/null");
+    if (null.get() < 0) return make_system_error(errno, "the file cannot be opened", "/dev/null");
     prepare_report report;
-    const status s = with_host_memory(process_checkpoint_op, [&]() STILLMAP_REQUIRES(mutex_) {
-      return suspend(options, blockers, report);
-    });
+    const status s = with_host_memory(
+        [&]() STILLMAP_REQUIRES(mutex_) { return suspend(options, blockers, report); });
     if (!s) {
-      report_if_failed(with_host_memory(process_checkpoint_op,
-                                        [&]() STILLMAP_REQUIRES(mutex_) { return resume_all(); }));
+      report_if_failed(with_host_memory([&]() STILLMAP_REQUIRES(mutex_) { return resume_all(); }));
       return tl::unexpected(s.error());
     }
     report.exports = disarm_exported_fds(null);
@@ -142,18 +129,17 @@ status process_checkpoint::suspend(const prepare_options &options,
     if (missing != found.end()) {
       const bool can = std::any_of(devices_.begin(), devices_.end(),
                                    [](const device &d) { return d.capabilities().vmm; });
-      const error e{make_error_code(can ? errc::invalid_argument : errc::not_supported),
-                    process_checkpoint_op,
-                    can ? "no mapped memory has this tag"
-                        : "memory of a device without VMM cannot be evicted"};
+      const error e = make_error(can ? errc::invalid_argument : errc::not_supported,
+                                 can ? "no mapped memory has this tag"
+                                     : "memory of a device without VMM cannot be evicted")
+                          .value();
       return tl::unexpected(
           e.about("tag " + options.evict[static_cast<std::size_t>(missing - found.begin())]));
     }
   }
   for (const device &d : devices_) {
     if (d.driver().imports().empty()) continue;
-    return make_error(errc::busy, process_checkpoint_op,
-                      "the driver did not release memory of another process");
+    return make_error(errc::busy, "the driver did not release memory of another process");
   }
   return {};
 }
@@ -168,7 +154,7 @@ status process_checkpoint::resume_all() {
 }
 
 status process_checkpoint::resume() {
-  return with_host_memory(process_resume_op, [&]() -> status {
+  return with_host_memory("process_checkpoint::resume", [&]() -> status {
     const lock_guard lock(mutex_);
     STILLMAP_RETURN_IF_ERROR(resume_all());
     prepared_ = false;

@@ -18,7 +18,6 @@
 namespace stillmap::snapshot {
 namespace {
 
-constexpr const char *chunk_digests_op = "snapshot::chunk_digests";
 constexpr unsigned block_threads = 256;   // as compiled into the kernel
 constexpr std::size_t kernel_align = 16;  // of what a thread loads at once
 constexpr unsigned max_blocks = 256;      // of a launch: several for each multiprocessor
@@ -29,7 +28,7 @@ class digest_module {
  public:
   static result<digest_module> load(const driver &drv) {
     if (!drv.has(driver_call::ModuleLoadData) || !drv.has(driver_call::LaunchKernel)) {
-      return make_error(errc::not_supported, chunk_digests_op, "the driver loads no modules");
+      return make_error(errc::not_supported, "the driver loads no modules");
     }
     register_host_kernel(drv);
     STILLMAP_ASSIGN_OR_RETURN(auto module, drv.load_module(chunk_digests_ptx));
@@ -85,7 +84,7 @@ class chunk_digester::core {
     const context_guard guard(device_.driver(), device_.context());
     // run() waits for everything that it launches.
     if (room_) {
-      report_if_failed(with_host_memory(chunk_digests_op, [&] { return room_->close({}); }));
+      report_if_failed(with_host_memory([&] { return room_->close({}); }));
     }
     module_.reset();
   }
@@ -95,13 +94,12 @@ class chunk_digester::core {
     STILLMAP_RETURN_IF_ERROR(guard.entered());
     for (const virtual_range c : chunks) {
       if (c.bytes == 0 || c.bytes % image::block_bytes != 0) {
-        return make_error(errc::not_supported, chunk_digests_op,
-                          "the chunk is not a multiple of 4096 bytes", c.bytes, image::block_bytes,
-                          error_unit::bytes);
+        return make_error(errc::not_supported, "the chunk is not a multiple of 4096 bytes", c.bytes,
+                          image::block_bytes, error_unit::bytes);
       }
       if (c.begin.value() % kernel_align != 0) {
-        return make_error(errc::not_supported, chunk_digests_op,
-                          "the chunk's address is not a multiple of 16", c.begin.value());
+        return make_error(errc::not_supported, "the chunk's address is not a multiple of 16",
+                          c.begin.value());
       }
     }
     const std::vector<share> shares = plan_shares(chunks.size());
@@ -193,7 +191,7 @@ chunk_digester &chunk_digester::operator=(chunk_digester &&) noexcept = default;
 chunk_digester::~chunk_digester() = default;
 
 result<chunk_digester> chunk_digester::create(const device &d, const image::digest_key &key) {
-  return with_host_memory(chunk_digests_op, [&]() -> result<chunk_digester> {
+  return with_host_memory("chunk_digester::create", [&]() -> result<chunk_digester> {
     STILLMAP_ASSIGN_OR_RETURN(auto made, core::create(d, key));
     return chunk_digester(std::move(made));
   });
@@ -202,7 +200,7 @@ result<chunk_digester> chunk_digester::create(const device &d, const image::dige
 result<std::vector<image::digest>> chunk_digester::digests_of(
     std::span<const virtual_range> chunks) {
   if (chunks.empty()) return std::vector<image::digest>();
-  return with_host_memory(chunk_digests_op, [&] { return core_->run(chunks); });
+  return with_host_memory("chunk_digester::digests_of", [&] { return core_->run(chunks); });
 }
 
 }  // namespace stillmap::snapshot

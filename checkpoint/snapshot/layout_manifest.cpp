@@ -4,6 +4,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/driver.h"
 
 namespace stillmap::snapshot {
@@ -40,14 +41,15 @@ image::manifest manifest_of(const device &d, const memory_layout &l) {
 }
 
 result<selected_memory> select_memory(const image::manifest &m, std::span<const std::string> tags) {
+  const operation_scope scope("snapshot::select_memory");
   std::vector<bool> chosen(m.tags.size(), tags.empty());
   for (const std::string &tag : tags) {
     const auto found = std::find(m.tags.begin(), m.tags.end(), tag);
     if (found == m.tags.end()) {
-      return tl::unexpected(make_error(errc::invalid_argument, "snapshot::restore",
-                                       "the image has no memory of this tag")
-                                .value()
-                                .with({.found = tag}));
+      return tl::unexpected(
+          make_error(errc::invalid_argument, "the image has no memory of this tag")
+              .value()
+              .with({.found = tag}));
     }
     chosen[static_cast<std::size_t>(found - m.tags.begin())] = true;
   }

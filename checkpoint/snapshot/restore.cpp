@@ -14,8 +14,6 @@ namespace {
 using checkpoint::memory_layout;
 using checkpoint::restored_memory;
 
-constexpr const char *restore_op = "snapshot::restore";
-
 // Adds the mapping that uses the address to a `busy` error.
 error with_mapping_owner(const error &e, const memory_layout &l) {
   if (!e.is(errc::busy)) return e;
@@ -31,6 +29,7 @@ error with_mapping_owner(const error &e, const memory_layout &l) {
 result<restore_operation> restore_operation::create(const device &d, const image::reader &from,
                                                     std::span<const std::string> tags,
                                                     const restore_options &options) {
+  const operation_scope scope("restore_operation::create");
   STILLMAP_ASSIGN_OR_RETURN(auto wanted, select_memory(from.manifest(), tags));
   if (options.exportable) {
     for (memory_layout::page &p : wanted.layout.pages) {
@@ -42,6 +41,7 @@ result<restore_operation> restore_operation::create(const device &d, const image
 }
 
 status restore_operation::reserve() {
+  const operation_scope scope("restore_operation::reserve");
   const memory_layout &l = wanted_.layout;
   auto reserved = restored_memory::reserve(
       device_, l, relocate_ ? checkpoint::placement::anywhere : checkpoint::placement::same);
@@ -51,6 +51,7 @@ status restore_operation::reserve() {
 }
 
 status restore_operation::fetch(const restore_options &options) {
+  const operation_scope scope("restore_operation::fetch");
   STILLMAP_ASSIGN_OR_RETURN(auto pages, checkpoint::create_pages(device_, wanted_.layout));
   if (!pages.empty()) {
     STILLMAP_ASSIGN_OR_RETURN(auto staging, checkpoint::staging_mapping::create(device_, pages));
@@ -61,6 +62,7 @@ status restore_operation::fetch(const restore_options &options) {
 }
 
 result<restored> restore_operation::finish() && {
+  const operation_scope scope("restore_operation::finish");
   std::vector<image::manifest::note> notes = from_.manifest().notes;
   std::vector<virtual_range> original;
   if (relocate_) {
@@ -73,7 +75,7 @@ result<restored> restore_operation::finish() && {
 
 result<restored> restore(const device &d, const image::reader &from,
                          const restore_options &options) {
-  return with_host_memory(restore_op, [&]() -> result<restored> {
+  return with_host_memory("snapshot::restore", [&]() -> result<restored> {
     STILLMAP_ASSIGN_OR_RETURN(auto memory,
                               restore_operation::create(d, from, options.tags, options));
     STILLMAP_RETURN_IF_ERROR(memory.reserve());
@@ -83,7 +85,7 @@ result<restored> restore(const device &d, const image::reader &from,
 }
 
 result<restored> restore(const device &d, const std::string &path, const restore_options &options) {
-  return with_host_memory(restore_op, [&]() -> result<restored> {
+  return with_host_memory("snapshot::restore", [&]() -> result<restored> {
     STILLMAP_ASSIGN_OR_RETURN(const auto from, image::reader::open(path, options.image));
     return checkpoint::in_file(restore(d, from, options), path);
   });

@@ -11,8 +11,6 @@
 namespace stillmap::snapshot {
 namespace {
 
-constexpr const char *restore_set_op = "snapshot::restore_set";
-
 bool has(const image::reader &r, const std::string &tag) {
   const auto &tags = r.manifest().tags;
   return std::find(tags.begin(), tags.end(), tag) != tags.end();
@@ -21,15 +19,14 @@ bool has(const image::reader &r, const std::string &tag) {
 status check(std::span<const device> devices, std::span<const image::reader> images,
              std::span<const std::string> tags) {
   if (devices.size() != images.size() || images.empty()) {
-    return checkpoint::file_error(errc::invalid_argument, restore_set_op,
-                                  "the number of devices is not the number of images in the set",
-                                  image::part::set, 12, std::to_string(images.size()),
-                                  std::to_string(devices.size()));
+    return checkpoint::file_error(
+        errc::invalid_argument, "the number of devices is not the number of images in the set",
+        image::part::set, 12, std::to_string(images.size()), std::to_string(devices.size()));
   }
   for (const std::string &tag : tags) {
     if (std::none_of(images.begin(), images.end(), [&](const auto &r) { return has(r, tag); })) {
-      return checkpoint::file_error(errc::invalid_argument, restore_set_op,
-                                    "no image has memory of this tag", image::part::set, 0, tag);
+      return checkpoint::file_error(errc::invalid_argument, "no image has memory of this tag",
+                                    image::part::set, 0, tag);
     }
   }
   return {};
@@ -95,7 +92,7 @@ status fetch_all(std::vector<std::optional<restore_operation>> &memory,
 result<restored_set> restore_set(std::span<const device> devices,
                                  std::span<const image::reader> images,
                                  const restore_options &options) {
-  return with_host_memory(restore_set_op, [&]() -> result<restored_set> {
+  return with_host_memory("snapshot::restore_set", [&]() -> result<restored_set> {
     STILLMAP_RETURN_IF_ERROR(check(devices, images, options.tags));
     std::vector<std::optional<restore_operation>> memory;
     for (std::size_t i = 0; i < images.size(); ++i) {
@@ -121,7 +118,7 @@ result<restored_set> restore_set(std::span<const device> devices,
 
 result<restored_set> restore_set(std::span<const device> devices, const std::string &folder,
                                  const restore_options &options) {
-  return with_host_memory(restore_set_op, [&]() -> result<restored_set> {
+  return with_host_memory("snapshot::restore_set", [&]() -> result<restored_set> {
     STILLMAP_ASSIGN_OR_RETURN(const auto images, image::open_set(folder, options.image));
     return checkpoint::in_file(restore_set(devices, images, options), folder);
   });

@@ -10,9 +10,9 @@ namespace stillmap::snapshot {
 
 result<save_operation> save_operation::create(const device &d, std::span<const std::string> tags,
                                               const std::vector<image::manifest::note> &notes) {
-  STILLMAP_ASSIGN_OR_RETURN(
-      auto lease,
-      checkpoint::tag_lease::take(d, tags, checkpoint::lease_kind::shared, "snapshot::save"));
+  const operation_scope scope("save_operation::create");
+  STILLMAP_ASSIGN_OR_RETURN(auto lease,
+                            checkpoint::tag_lease::take(d, tags, checkpoint::lease_kind::shared));
   STILLMAP_ASSIGN_OR_RETURN(auto memory, checkpoint::describe(d, tags));
   image::manifest what = manifest_of(d, memory.layout);
   what.notes = notes;
@@ -21,6 +21,7 @@ result<save_operation> save_operation::create(const device &d, std::span<const s
 
 result<image::written> save_operation::write(const std::string &path,
                                              const image::write_options &options) {
+  const operation_scope scope("save_operation::write");
   const unsigned threads = checkpoint::threads_for(options.threads, layout_.pages.size());
   STILLMAP_ASSIGN_OR_RETURN(const auto contents,
                             device_contents::create(device_, layout_, threads));

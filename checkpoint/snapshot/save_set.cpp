@@ -14,8 +14,6 @@
 namespace stillmap::snapshot {
 namespace {
 
-constexpr const char *save_set_op = "snapshot::save_set";
-
 template <class T>
 result<T> in_part(result<T> r, const image::set_writer &set, std::size_t part) {
   if (r) return r;
@@ -34,7 +32,7 @@ result<T> in_part(result<T> r, const image::set_writer &set, std::size_t part) {
 status check(std::span<const set_part> parts, const save_set_options &options) {
   if (!options.parents.empty() && options.parents.size() != parts.size()) {
     return checkpoint::file_error(
-        errc::invalid_argument, save_set_op, "the number of parents is not the number of parts",
+        errc::invalid_argument, "the number of parents is not the number of parts",
         image::part::set, 0, std::to_string(options.parents.size()), std::to_string(parts.size()));
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -44,7 +42,7 @@ status check(std::span<const set_part> parts, const save_set_options &options) {
         if (std::find(parts[k].tags.begin(), parts[k].tags.end(), tag) == parts[k].tags.end()) {
           continue;
         }
-        return checkpoint::file_error(errc::invalid_argument, save_set_op,
+        return checkpoint::file_error(errc::invalid_argument,
                                       "two parts have the same tag of one device", image::part::set,
                                       i, tag);
       }
@@ -58,7 +56,7 @@ status check_replaced(const image::set_writer &set, const save_set_options &opti
   for (const image::reader &parent : options.parents) {
     if (!image::depends_on(parent, *set.replaced_set())) continue;
     return checkpoint::file_error(
-        errc::invalid_argument, save_set_op,
+        errc::invalid_argument,
         "a set cannot replace a set that its parents depend on; save it in "
         "another folder",
         image::part::set, 0, parent.path());
@@ -96,7 +94,7 @@ std::vector<image::write_options> options_of_images(const image::set_writer &set
 
 result<written_set> save_set(std::span<const set_part> parts, const std::string &folder,
                              const save_set_options &options) {
-  return with_host_memory(save_set_op, [&]() -> result<written_set> {
+  return with_host_memory("snapshot::save_set", [&]() -> result<written_set> {
     STILLMAP_RETURN_IF_ERROR(check(parts, options));
     STILLMAP_ASSIGN_OR_RETURN(
         auto set, image::set_writer::create(

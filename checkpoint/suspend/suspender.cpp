@@ -18,8 +18,6 @@
 namespace stillmap::checkpoint {
 namespace {
 
-constexpr const char *suspend_op = "suspender::suspend", *resume_op = "suspender::resume",
-                     *forget_op = "suspender::forget", *create_op = "suspender::create";
 constexpr const char *no_room =
     "the contents do not fit into the host memory that is free: suspend to a file, discard them, "
     "or "
@@ -44,7 +42,7 @@ std::vector<page_pool *> pools_of(const selection &memory) {
 // in its pool.
 void trim_pools(std::span<page_pool *const> pools) noexcept {
   for (page_pool *const pool : pools) {
-    const auto trimmed = with_host_memory(suspend_op, [&] { return pool->trim(); });
+    const auto trimmed = with_host_memory([&] { return pool->trim(); });
     if (!trimmed) report_background_error(trimmed.error());
   }
 }
@@ -71,23 +69,24 @@ class suspender::core {
       release_places(s);
       lost += s.report.bytes;
     }
-    report_background_error({make_error_code(errc::busy), "suspender::~suspender",
-                             "the contents of suspended memory are lost", lost, 0,
-                             error_unit::bytes});
+    const operation_scope scope("suspender::~suspender");
+    report_background_error(make_error(errc::busy, "the contents of suspended memory are lost",
+                                       lost, 0, error_unit::bytes)
+                                .value());
   }
 
   result<suspended_tag> suspend(std::string_view tag, const suspend_options &options) {
     const lock_guard lock(mutex_);
     if (suspended_.find(tag) != suspended_.end()) {
-      return fail(errc::busy, suspend_op, "the tag is suspended already", tag);
+      return fail(errc::busy, "the tag is suspended already", tag);
     }
-    STILLMAP_ASSIGN_OR_RETURN(const tag_lease alone, lease(tag, suspend_op));
+    STILLMAP_ASSIGN_OR_RETURN(const tag_lease alone, lease(tag));
     const relaxed_capture_mode relaxed(device_.driver());
     STILLMAP_RETURN_IF_ERROR(relaxed.entered());
     // What cannot be suspended is refused before the driver is asked to wait.
     STILLMAP_ASSIGN_OR_RETURN(selection memory, select(device_, tag, options.imports));
     STILLMAP_RETURN_IF_ERROR(check_store(options.store, memory.bytes));
-    STILLMAP_RETURN_IF_ERROR(wait_until_idle(device_, options.idle, suspend_op));
+    STILLMAP_RETURN_IF_ERROR(wait_until_idle(device_, options.idle));
     STILLMAP_ASSIGN_OR_RETURN(std::unique_ptr<contents_store> store,
                               create_store(options, memory.bytes));
     suspended_tag out{std::string(tag), options.store, memory.places.size(), memory.bytes, {}};
@@ -100,7 +99,7 @@ class suspender::core {
                         .first->second;
     const std::size_t before = created_bytes(pools);
     const status done =
-        with_host_memory(suspend_op, [&]() STILLMAP_REQUIRES(mutex_) { return save_and_unmap(s); });
+        with_host_memory([&]() STILLMAP_REQUIRES(mutex_) { return save_and_unmap(s); });
     if (!done) {
       keep_pinned(s.store->take_pinned());
       return tl::unexpected(done.error());
@@ -114,8 +113,8 @@ class suspender::core {
 
   result<suspended_tag> resume(std::string_view tag) {
     const lock_guard lock(mutex_);
-    STILLMAP_ASSIGN_OR_RETURN(const auto found, find(resume_op, tag));
-    STILLMAP_ASSIGN_OR_RETURN(const tag_lease alone, lease(tag, resume_op));
+    STILLMAP_ASSIGN_OR_RETURN(const auto found, find(tag));
+    STILLMAP_ASSIGN_OR_RETURN(const tag_lease alone, lease(tag));
     const relaxed_capture_mode relaxed(device_.driver());
     STILLMAP_RETURN_IF_ERROR(relaxed.entered());
     suspension &s = found->second;
@@ -123,9 +122,8 @@ class suspender::core {
     resumption r(device_, s.memory, s.id);
     status done = r.map();
     if (done) {
-      done = with_host_memory(resume_op, [&]() STILLMAP_REQUIRES(mutex_) {
-        return s.store->load(copier_, r.contents());
-      });
+      done = with_host_memory(
+          [&]() STILLMAP_REQUIRES(mutex_) { return s.store->load(copier_, r.contents()); });
       done ? r.finish() : r.undo();
     }
     if (!done) {
@@ -142,7 +140,7 @@ class suspender::core {
 
   status forget(std::string_view tag) {
     const lock_guard lock(mutex_);
-    STILLMAP_ASSIGN_OR_RETURN(const auto found, find(forget_op, tag));
+    STILLMAP_ASSIGN_OR_RETURN(const auto found, find(tag));
     release_places(found->second);
     keep_pinned(found->second.store->take_pinned());
     suspended_.erase(found);
@@ -174,22 +172,21 @@ class suspender::core {
 
   using suspensions = std::map<std::string, suspension, std::less<>>;
 
-  result<suspensions::iterator> find(const char *operation, std::string_view tag)
-      STILLMAP_REQUIRES(mutex_) {
+  result<suspensions::iterator> find(std::string_view tag) STILLMAP_REQUIRES(mutex_) {
     const auto found = suspended_.find(tag);
     if (found != suspended_.end()) return found;
-    return fail(errc::invalid_argument, operation, "the tag is not suspended", tag);
+    return fail(errc::invalid_argument, "the tag is not suspended", tag);
   }
 
-  result<tag_lease> lease(std::string_view tag, const char *operation) const {
+  result<tag_lease> lease(std::string_view tag) const {
     const std::string name(tag);
-    return tag_lease::take(device_, {&name, 1}, lease_kind::exclusive, operation);
+    return tag_lease::take(device_, {&name, 1}, lease_kind::exclusive);
   }
 
   status check_store(backing_store store, std::size_t bytes) const {
     if (store != backing_store::pinned_host || !device_.capabilities().integrated) return {};
     return make_error(
-        errc::not_supported, suspend_op,
+        errc::not_supported,
         "this device has no memory but the host's, so pinned host memory would take as "
         "much as is released: suspend to a file on a disk, or discard the contents",
         bytes, 0, error_unit::bytes);
@@ -225,16 +222,15 @@ class suspender::core {
     host_memory spare = std::move(spare_);
     if (spare.bytes() >= bytes) return spare;
     spare = host_memory();
-    return host_memory::create(device_, bytes, suspend_op, no_room);
+    return host_memory::create(device_, bytes, no_room);
   }
 
   void keep_pinned(host_memory m) STILLMAP_REQUIRES(mutex_) {
     if (m.bytes() <= options_.keep_pinned && m.bytes() > spare_.bytes()) spare_ = std::move(m);
   }
 
-  static tl::unexpected<error> fail(errc c, const char *operation, const char *reason,
-                                    std::string_view tag) {
-    const error e{make_error_code(c), operation, reason};
+  static tl::unexpected<error> fail(errc c, const char *reason, std::string_view tag) {
+    const error e = make_error(c, reason).value();
     return tl::unexpected(e.about("tag " + std::string(tag)));
   }
 
@@ -250,10 +246,11 @@ suspender::suspender(std::unique_ptr<core> c) : core_(std::move(c)) {}
 suspender::~suspender() = default;
 
 result<std::unique_ptr<suspender>> suspender::create(const device &d, suspender_options options) {
+  const operation_scope scope("suspender::create");
   if (options.streams == 0) {
-    return make_error(errc::invalid_argument, create_op, "at least one stream is needed");
+    return make_error(errc::invalid_argument, "at least one stream is needed");
   }
-  return with_host_memory(create_op, [&]() -> result<std::unique_ptr<suspender>> {
+  return with_host_memory([&]() -> result<std::unique_ptr<suspender>> {
     STILLMAP_ASSIGN_OR_RETURN(batch_copier copier, batch_copier::create(d, options.streams));
     return std::unique_ptr<suspender>(
         new suspender(std::make_unique<core>(d, options, std::move(copier))));
@@ -261,13 +258,13 @@ result<std::unique_ptr<suspender>> suspender::create(const device &d, suspender_
 }
 
 result<suspended_tag> suspender::suspend(std::string_view tag, const suspend_options &options) {
-  return with_host_memory(suspend_op, [&] { return core_->suspend(tag, options); });
+  return with_host_memory("suspender::suspend", [&] { return core_->suspend(tag, options); });
 }
 result<suspended_tag> suspender::resume(std::string_view tag) {
-  return with_host_memory(resume_op, [&] { return core_->resume(tag); });
+  return with_host_memory("suspender::resume", [&] { return core_->resume(tag); });
 }
 status suspender::forget(std::string_view tag) {
-  return with_host_memory(forget_op, [&] { return core_->forget(tag); });
+  return with_host_memory("suspender::forget", [&] { return core_->forget(tag); });
 }
 std::vector<suspended_tag> suspender::suspended() const {
   return core_->suspended();

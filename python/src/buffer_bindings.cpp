@@ -58,8 +58,8 @@ nb::object copy_to_host(const python_buffer &self, nb::handle nbytes, std::size_
   const std::size_t bytes = self.with([&](const growable_buffer &b) -> result<std::size_t> {
     const std::size_t most = all ? b.size() : b.reserved();
     if (offset > most || given > most - offset) {
-      return make_error(errc::invalid_argument, op, "the range ends behind the buffer",
-                        offset + given, most, error_unit::bytes);
+      return make_python_error(errc::invalid_argument, op, "the range ends behind the buffer",
+                               offset + given, most, error_unit::bytes);
     }
     return all ? most - offset : given;
   });

@@ -116,8 +116,15 @@ void raise(const error &e) {
   throw nb::python_error();
 }
 
+tl::unexpected<error> make_python_error(errc c, const char *operation, const char *reason,
+                                        std::uint64_t value, std::uint64_t limit,
+                                        error_unit unit) noexcept {
+  const operation_scope scope(operation);
+  return make_error(c, reason, value, limit, unit);
+}
+
 void raise_invalid(const char *operation, const char *reason) {
-  raise(error{make_error_code(errc::invalid_argument), operation, reason});
+  raise(make_python_error(errc::invalid_argument, operation, reason).value());
 }
 
 }  // namespace stillmap::python

@@ -17,7 +17,10 @@ void bind_errors(nb::module_ &m);
 // The exception object for an error. Requires the GIL, as all below.
 nb::object exception_of(const error &e);
 [[noreturn]] void raise(const error &e);
-// An InvalidArgumentError of the Python interface itself.
+// An error of the Python interface itself; `operation` names the Python function.
+tl::unexpected<error> make_python_error(errc c, const char *operation, const char *reason,
+                                        std::uint64_t value = 0, std::uint64_t limit = 0,
+                                        error_unit unit = error_unit::none) noexcept;
 [[noreturn]] void raise_invalid(const char *operation, const char *reason);
 
 template <class T>

@@ -115,17 +115,19 @@ bool readable(std::uint64_t address, std::size_t bytes) {
 status check_readable(const exported_array &array, const device &d) {
   constexpr const char *op = "numpy";
   if (!d.driver().is_simulator()) {
-    return make_error(errc::not_supported, op,
-                      "the memory is a GPU's: copy it with to_host() or copy_to_host(), or use a "
-                      "library for GPUs");
+    return make_python_error(
+        errc::not_supported, op,
+        "the memory is a GPU's: copy it with to_host() or copy_to_host(), or use a "
+        "library for GPUs");
   }
   const context_guard entered(d.driver(), d.context());
   STILLMAP_RETURN_IF_ERROR(entered.entered());
   STILLMAP_RETURN_IF_ERROR(d.driver().synchronize_context());
   if (!readable(array.address, array.elements * array.type.bytes)) {
-    return make_error(errc::not_supported, op,
-                      "the host cannot read all of the memory: it is suspended, not committed, or "
-                      "hostcuda runs without memory behind its pages");
+    return make_python_error(
+        errc::not_supported, op,
+        "the host cannot read all of the memory: it is suspended, not committed, or "
+        "hostcuda runs without memory behind its pages");
   }
   return {};
 }

@@ -38,7 +38,8 @@ class guarded {
   auto with(Act act) const {
     auto done = without_gil([&]() -> std::invoke_result_t<Act, Owner &> {
       const std::lock_guard lock(mutex_);
-      if (!owner_) return make_error(errc::invalid_argument, class_name_, "the object is closed");
+      if (!owner_)
+        return make_python_error(errc::invalid_argument, class_name_, "the object is closed");
       return act(*owner_);
     });
     if constexpr (std::is_same_v<decltype(done), status>) {
@@ -52,10 +53,11 @@ class guarded {
   status refuse_exported() const {
     const int views = exports_.load(std::memory_order_acquire);
     if (views == 0) return {};
-    return make_error(errc::busy, class_name_,
-                      "views of the memory are exported, which this call would invalidate: delete "
-                      "them first",
-                      static_cast<std::uint64_t>(views), 0, error_unit::items);
+    return make_python_error(
+        errc::busy, class_name_,
+        "views of the memory are exported, which this call would invalidate: delete "
+        "them first",
+        static_cast<std::uint64_t>(views), 0, error_unit::items);
   }
   // For `act`: fails where holding `bytes` would change the address of a buffer, unless that is asked
   // for by name (`relocate`) and no view is exported. Not all users of an address are counted.
@@ -64,30 +66,32 @@ class guarded {
     const std::size_t limit = b.in_place() ? b.reserved() : b.capacity();
     if (bytes <= limit || unseen(b)) return {};
     if (const std::size_t total = b.device().total_memory().bytes(); bytes > total) {
-      return make_error(errc::out_of_memory, op, "the request exceeds the device's memory", bytes,
-                        total, error_unit::bytes);
+      return make_python_error(errc::out_of_memory, op, "the request exceeds the device's memory",
+                               bytes, total, error_unit::bytes);
     }
     if (exports_.load(std::memory_order_acquire) != 0) {
-      return make_error(errc::busy, op,
-                        "growing past the reservation changes the address, and views of the memory "
-                        "are exported: delete them first, then pass relocate=True",
-                        bytes, limit, error_unit::bytes);
+      return make_python_error(
+          errc::busy, op,
+          "growing past the reservation changes the address, and views of the memory "
+          "are exported: delete them first, then pass relocate=True",
+          bytes, limit, error_unit::bytes);
     }
     if (relocate) return {};
-    return make_error(errc::invalid_argument, op,
-                      b.in_place() ? "growing past the reservation changes the address: make the "
-                                     "object with a larger `reserve`, or pass relocate=True"
-                                   : "the device cannot map pages, so growing past the capacity "
-                                     "changes the address, which is in use: call reserve() before "
-                                     "the address is read, or pass relocate=True",
-                      bytes, limit, error_unit::bytes);
+    return make_python_error(errc::invalid_argument, op,
+                             b.in_place()
+                                 ? "growing past the reservation changes the address: make the "
+                                   "object with a larger `reserve`, or pass relocate=True"
+                                 : "the device cannot map pages, so growing past the capacity "
+                                   "changes the address, which is in use: call reserve() before "
+                                   "the address is read, or pass relocate=True",
+                             bytes, limit, error_unit::bytes);
   }
   // For `act`: fails where giving memory back would unmap what a view shows, or change the address.
   template <class Buffer>
   status refuse_shrink(const char *op, const Buffer &b, bool relocate) const {
     if (status s = refuse_exported(); !s) return s;
     if (b.in_place() || relocate || unseen(b)) return {};
-    return make_error(
+    return make_python_error(
         errc::invalid_argument, op,
         "the device cannot map pages, so giving memory back changes the address, which "
         "is in use: pass relocate=True",

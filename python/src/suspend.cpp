@@ -14,6 +14,7 @@
 #include "stillmap/checkpoint/base/host_room.h"
 #include "stillmap/checkpoint/common/host_memory.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::python {
@@ -97,22 +98,23 @@ nb::dict suspend_tag(const std::string &tag, int device, const std::string &stor
   })));
 }
 
-constexpr const char *backup_op = "memory_saver.pause";
 constexpr const char *no_room_for_backup =
     "the backup does not fit into the host memory that is free: back up to a disk, do without a "
     "backup, or pause fewer tags";
 
 void check_room_for_backup(std::uint64_t nbytes) {
-  check(checkpoint::check_host_room(backup_op, nbytes, no_room_for_backup));
+  const operation_scope scope("memory_saver.pause");
+  check(checkpoint::check_host_room(nbytes, no_room_for_backup));
 }
 
 using host_array = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::device::cpu>;
 
 host_array pinned_memory(std::size_t nbytes, int device) {
   using checkpoint::host_memory;
+  const operation_scope scope("memory_saver.pause");
   auto made = value_of(without_gil([&]() -> result<host_memory> {
     STILLMAP_ASSIGN_OR_RETURN(const auto d, open_device(device));
-    return host_memory::create(d, nbytes, backup_op, no_room_for_backup);
+    return host_memory::create(d, nbytes, no_room_for_backup);
   }));
   std::byte *const data = made.data();
   auto kept = std::make_unique<host_memory>(std::move(made));

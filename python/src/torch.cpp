@@ -49,15 +49,16 @@ void bind_torch(nb::module_ &m) {
       "_torch_configure",
       [](const std::string &tag, std::optional<std::size_t> limit, std::optional<bool> peers,
          std::optional<std::size_t> page_size) {
+        const operation_scope scope("stillmap.torch.use");
         const auto s = value_of(torch_plugin::read_settings({limit, peers, tag, page_size}));
-        check(with_host_memory("stillmap.torch.use",
-                               [&] { return torch_plugin::configure_heaps(s); }));
+        check(with_host_memory([&] { return torch_plugin::configure_heaps(s); }));
       },
       nb::arg("tag"), nb::arg("limit").none(), nb::arg("peers").none(), nb::arg("page_size").none(),
       "Settings of stillmap_malloc's heaps. Raises BusyError once one of them exists.");
   m.def(
       "_torch_pool",
       [](const std::string &tag, std::optional<std::size_t> limit, std::optional<bool> peers) {
+        const operation_scope scope("stillmap.torch.pool");
         const auto s = value_of(torch_plugin::read_settings({limit, peers, tag, std::nullopt}));
         const auto f = value_of(torch_plugin::functions_of_tag(s));
         return nb::make_tuple(reinterpret_cast<std::uintptr_t>(f.allocate),

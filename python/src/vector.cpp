@@ -1,5 +1,6 @@
 #include "python/src/vector.h"
 
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::python {
@@ -37,7 +38,10 @@ void python_vector::insert(std::size_t at, const void *from, std::size_t bytes, 
 }
 
 void python_vector::write(std::size_t at, const void *from, std::size_t bytes) {
-  with([&](byte_vector &b) { return b.write("device_vector::set", bytes_of(at), from, bytes); });
+  with([&](byte_vector &b) {
+    const operation_scope scope("device_vector::set");
+    return b.write(bytes_of(at), from, bytes);
+  });
 }
 
 void python_vector::append_from_device(device_address from, std::size_t elements, stream_ref after,
@@ -58,7 +62,10 @@ nb::bytes python_vector::read(std::size_t at, std::size_t elements) const {
   if (to == nullptr) throw nb::python_error();
   nb::bytes made = nb::steal<nb::bytes>(to);
   char *const room = PyBytes_AsString(to);
-  with([&](byte_vector &b) { return b.read("device_vector::to_host", bytes_of(at), room, bytes); });
+  with([&](byte_vector &b) {
+    const operation_scope scope("device_vector::to_host");
+    return b.read(bytes_of(at), room, bytes);
+  });
   return made;
 }
 

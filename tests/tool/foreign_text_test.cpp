@@ -26,9 +26,8 @@ class foreign_text : public task_test {
     control::server_options options;
     options.task.quiesce = [this](auto, auto) -> status {
       if (stops_) return {};
-      return tl::unexpected(make_error(errc::busy, "my_task", "it does not stop")
-                                .value()
-                                .about("right\xe2\x80\xaeto left"));
+      return tl::unexpected(
+          make_error(errc::busy, "it does not stop").value().about("right\xe2\x80\xaeto left"));
     };
     start_task(std::move(options));
     for (const char *tag : {

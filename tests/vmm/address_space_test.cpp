@@ -166,7 +166,7 @@ TEST_F(address_space_test, refuses_plans_that_do_not_fit_without_a_driver_call) 
   const auto refused = [&](auto make) {
     remap_plan plan(writing());
     make(plan);
-    return fails_with(apply(plan), errc::invalid_argument, "remap");
+    return fails_with(apply(plan), errc::invalid_argument, "address_space::apply");
   };
   EXPECT_TRUE(refused([&](remap_plan &p) { p.map(slot(0), pages_[3]); })) << "mapped already";
   EXPECT_TRUE(refused([&](remap_plan &p) { p.map(slot(16), pages_[3]); })) << "outside";
@@ -216,11 +216,11 @@ TEST_F(address_space_test, refuses_a_plan_that_maps_into_a_growable_buffer) {
     plan.map(b.address() + i * page(), pages_[0]);
     return apply(plan);
   };
-  EXPECT_TRUE(fails_with(maps_at(1), errc::invalid_argument, "remap"));
+  EXPECT_TRUE(fails_with(maps_at(1), errc::invalid_argument, "address_space::apply"));
   EXPECT_EQ(b.mapped_bytes(), page());
   // The buffer grows past its reservation to addresses that are its own, too.
   ASSERT_TRUE(b.resize(12 * page()));
-  EXPECT_TRUE(fails_with(maps_at(12), errc::invalid_argument, "remap"));
+  EXPECT_TRUE(fails_with(maps_at(12), errc::invalid_argument, "address_space::apply"));
   EXPECT_EQ(b.mapped_bytes(), 12 * page());
 }
 
@@ -457,7 +457,8 @@ TEST_F(address_space_test, retire_refuses_ranges_that_are_not_whole_live_mapping
   EXPECT_EQ(books().retiring_mappings, 1u);
   remap_plan plan({});
   plan.unmap(slots(0, 1));
-  EXPECT_TRUE(fails_with(apply(plan), invalid, "remap")) << "it is not ours to unmap any more";
+  EXPECT_TRUE(fails_with(apply(plan), invalid, "address_space::apply"))
+      << "it is not ours to unmap any more";
   testing::release(s.get());
   dev().space().collect(true);
   EXPECT_EQ(books().retiring_mappings, 0u);
@@ -522,7 +523,8 @@ TEST_F(mapping_ceiling, what_hostcuda_tells_is_ours) {
   {
     growable_buffer b = make();
     ASSERT_TRUE(b.resize(10 * page()));
-    EXPECT_TRUE(fails_with(b.resize(11 * page()), errc::address_space_exhausted, "remap", 11, 10));
+    EXPECT_TRUE(fails_with(b.resize(11 * page()), errc::address_space_exhausted,
+                           "growable_buffer::resize", 11, 10));
     EXPECT_EQ(b.mapped_bytes(), 10 * page());
   }
   // With real bytes a mapping is an area of this process, of which the kernel allows so many.
@@ -549,7 +551,7 @@ TEST_F(mapping_ceiling, ours_is_refused_before_the_driver_is_asked) {
   }
   const driver_counts before = counts();
   EXPECT_TRUE(fails_with(dev().space().apply(std::move(plan)), errc::address_space_exhausted,
-                         "remap", ceiling + 1, ceiling));
+                         "address_space::apply", ceiling + 1, ceiling));
   EXPECT_EQ((counts() - before).total(), 0u);
 }
 
@@ -558,8 +560,8 @@ class without_vmm : public testing::buffer_test {};
 TEST_F(without_vmm, pages_and_reservations_say_not_supported) {
   if (has_vmm()) GTEST_SKIP() << "this device has VMM";
   const auto no = errc::not_supported;
-  EXPECT_TRUE(fails_with(testing::outcome(reservation::create(dev(), page())), no,
-                         "address_space::reserve"));
+  EXPECT_TRUE(
+      fails_with(testing::outcome(reservation::create(dev(), page())), no, "reservation::create"));
   EXPECT_TRUE(fails_with(testing::outcome(page_pool::create(dev())), no, "page_pool::create"));
   EXPECT_EQ(dev().capabilities().page_bytes, 2_MiB);
   buffer_options options;

@@ -57,7 +57,8 @@ TEST_F(by_hand, a_mapped_address_is_refused_before_the_driver_sees_it) {
   remap_plan again({});
   again.map(r.range().begin + 2 * page(), more);
   const driver_counts before = counts();
-  EXPECT_TRUE(fails_with(dev().space().apply(std::move(again)), errc::invalid_argument, "remap"));
+  EXPECT_TRUE(fails_with(dev().space().apply(std::move(again)), errc::invalid_argument,
+                         "address_space::apply"));
   EXPECT_EQ((counts() - before).total(), 0u);
   remap_plan end({});
   end.unmap({r.range().begin, 4 * page()});
@@ -230,7 +231,7 @@ TEST_F(by_hand, a_reservation_assigned_over_goes_before_its_device) {
 }
 
 TEST_F(by_hand, reservations_refuse_what_cannot_be) {
-  const char *op = "address_space::reserve";
+  const char *op = "reservation::create";
   EXPECT_TRUE(
       fails_with(outcome(reservation::create(dev(), 0)), errc::invalid_argument, op, 0, page()));
   EXPECT_TRUE(fails_with(outcome(reservation::create(dev(), page() + 4096)), errc::invalid_argument,
@@ -309,11 +310,11 @@ TEST_F(by_hand, mappings_refuse_what_cannot_be) {
                          op, 2 * page(), 2 * page()));
   EXPECT_TRUE(fails_with(outcome(mapping::create(r, SIZE_MAX, a_page())), errc::invalid_argument,
                          op, SIZE_MAX, 2 * page()));
-  EXPECT_TRUE(fails_with(outcome(mapping::create(r, page() / 2, a_page())), errc::invalid_argument,
-                         "remap"));
+  EXPECT_TRUE(
+      fails_with(outcome(mapping::create(r, page() / 2, a_page())), errc::invalid_argument, op));
   auto first = mapping::create(r, 0, a_page());
   ASSERT_TRUE(first);
-  EXPECT_TRUE(fails_with(outcome(mapping::create(r, 0, a_page())), errc::invalid_argument, "remap",
+  EXPECT_TRUE(fails_with(outcome(mapping::create(r, 0, a_page())), errc::invalid_argument, op,
                          r.range().begin.value(), 0));
   EXPECT_EQ(r.generation(), 1u);
   EXPECT_EQ(dev().space().stats().live_mappings, 1u);

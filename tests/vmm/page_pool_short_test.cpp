@@ -51,7 +51,7 @@ class counting_quota final : public memory_quota {
   explicit counting_quota(std::uint64_t limit) : limit_(limit) {}
   status reserve(std::uint64_t bytes) override {
     if (held_ + bytes > limit_) {
-      return make_error(errc::out_of_memory, "counting_quota", "no more", bytes, limit_ - held_);
+      return make_error(errc::out_of_memory, "no more", bytes, limit_ - held_);
     }
     held_ += bytes;
     return {};
@@ -76,7 +76,7 @@ TEST_F(page_pool_short, asks_its_quota_and_tells_it_what_is_gone) {
   std::vector<page_ptr> pages;
   ASSERT_TRUE(pool->acquire(2, pages));
   EXPECT_EQ(quota->held(), 2 * page());
-  EXPECT_TRUE(fails_with(pool->acquire(2, pages), errc::out_of_memory, "counting_quota"));
+  EXPECT_TRUE(fails_with(pool->acquire(2, pages), errc::out_of_memory, "page_pool::acquire"));
   EXPECT_EQ(quota->held(), 2 * page()) << "the page it did get went back";
   testing::hostcuda_control::fail("cuMemCreate", 1, CUDA_ERROR_UNKNOWN);
   pages.pop_back();

@@ -84,8 +84,8 @@ TEST_F(suspended_places, pages_go_and_come_back_with_the_access_they_had) {
 TEST_F(suspended_places, what_was_not_suspended_by_the_same_cannot_be_resumed) {
   growable_buffer b = filled(2);
   ASSERT_TRUE(suspend(b, 0, 1));
-  EXPECT_TRUE(fails_with(resume(b, 0, 1, me + 1), errc::invalid_argument, "remap"));
-  EXPECT_TRUE(fails_with(resume(b, 1, 1), errc::invalid_argument, "remap"));
+  EXPECT_TRUE(fails_with(resume(b, 0, 1, me + 1), errc::invalid_argument, "address_space::apply"));
+  EXPECT_TRUE(fails_with(resume(b, 1, 1), errc::invalid_argument, "address_space::apply"));
   page_pool_options larger;
   larger.page_bytes = 2 * page();
   const auto pool = page_pool::create(dev(), larger);
@@ -94,8 +94,9 @@ TEST_F(suspended_places, what_was_not_suspended_by_the_same_cannot_be_resumed) {
   ASSERT_TRUE((*pool)->acquire(1, fresh));
   remap_plan plan({});
   plan.resume(b.address(), fresh[0], me);
-  EXPECT_TRUE(fails_with(dev().space().apply(std::move(plan)), errc::invalid_argument, "remap"));
-  EXPECT_TRUE(fails_with(suspend(b, 0, 2), errc::busy, "remap"));
+  EXPECT_TRUE(fails_with(dev().space().apply(std::move(plan)), errc::invalid_argument,
+                         "address_space::apply"));
+  EXPECT_TRUE(fails_with(suspend(b, 0, 2), errc::busy, "address_space::apply"));
   EXPECT_EQ(state_at(b.address() + page()), mapping_state::mapped);
   EXPECT_EQ(books().suspended_bytes, page());
   EXPECT_TRUE(resume(b, 0, 1));
@@ -128,12 +129,12 @@ TEST_F(suspended_places, a_plan_cannot_change_who_may_touch_them) {
   ASSERT_TRUE(suspend(b, 1, 1));
   remap_plan plan({});
   plan.grant({b.address(), 2 * page()}, {{on_device(0), access_mode::read}});
-  EXPECT_TRUE(fails_with(dev().space().apply(std::move(plan)), errc::busy, "remap",
+  EXPECT_TRUE(fails_with(dev().space().apply(std::move(plan)), errc::busy, "address_space::apply",
                          (b.address() + page()).value(), 0));
   const reservation other = std::move(*reservation::create(dev(), 2 * page()));
   remap_plan second({});
   second.alias(other.range().begin, {b.address(), 2 * page()});
-  EXPECT_TRUE(fails_with(dev().space().apply(std::move(second)), errc::busy, "remap",
+  EXPECT_TRUE(fails_with(dev().space().apply(std::move(second)), errc::busy, "address_space::apply",
                          (b.address() + page()).value(), 0));
   ASSERT_TRUE(resume(b, 1, 1));
 }
@@ -153,7 +154,7 @@ TEST_F(suspended_places, their_owner_grows_shrinks_and_goes_as_ever) {
   ASSERT_TRUE(s.synchronize());
   // The places that were given up can be used again, and are not resumed.
   ASSERT_TRUE(b.resize(3 * page()));
-  EXPECT_TRUE(fails_with(resume(b, 0, 3), errc::invalid_argument, "remap"));
+  EXPECT_TRUE(fails_with(resume(b, 0, 3), errc::invalid_argument, "address_space::apply"));
   EXPECT_EQ(books().suspended_bytes, page());
   ASSERT_TRUE(b.close({}));
   EXPECT_EQ(books().suspended_bytes, 0u);

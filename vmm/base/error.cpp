@@ -7,6 +7,7 @@
 #include "stillmap/vmm/base/cuda_errors.h"
 #include "stillmap/vmm/base/format.h"
 #include "stillmap/vmm/base/mutex.h"
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/undying.h"
 
 namespace stillmap {
@@ -52,6 +53,18 @@ sink_state &sink() {
 std::atomic<std::uint64_t> background_errors{0};
 
 }  // namespace
+
+tl::unexpected<error> make_error(errc c, const char *reason, std::uint64_t value,
+                                 std::uint64_t limit, error_unit unit) noexcept {
+  return tl::unexpected<error>(
+      error{make_error_code(c), operation_scope::current(), reason, value, limit, unit, {}});
+}
+
+tl::unexpected<error> make_system_error(int code, const char *reason,
+                                        std::string subject) noexcept {
+  const error e{std::error_code(code, std::system_category()), operation_scope::current(), reason};
+  return tl::unexpected<error>(subject.empty() ? e : e.about(std::move(subject)));
+}
 
 const error_detail &error::detail() const noexcept {
   static undying<error_detail> none;  // destructors of statics report errors too

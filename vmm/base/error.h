@@ -39,7 +39,8 @@ struct error_detail {
 // copies share the detail.
 struct error {
   std::error_code code;
-  const char *operation = "";                  // "growable_buffer::resize", "cuMemCreate"
+  const char *operation =
+      "";  // the function that was called, or the driver's: "growable_buffer::resize"
   const char *reason = "";                     // one clause: "the size exceeds the reservation"
   std::uint64_t value = 0;                     // the number requested
   std::uint64_t limit = 0;                     // the number available or allowed; 0: none is known
@@ -99,21 +100,14 @@ class [[nodiscard]] result : public tl::expected<T, error> {
 };
 using status = result<void>;
 
-// An error of Stillmap's own, to be returned from a function with a result.
-[[nodiscard]] inline tl::unexpected<error> make_error(errc c, const char *operation,
-                                                      const char *reason, std::uint64_t value = 0,
-                                                      std::uint64_t limit = 0,
-                                                      error_unit unit = error_unit::none) {
-  return tl::unexpected<error>(
-      error{make_error_code(c), operation, reason, value, limit, unit, {}});
-}
-// An error of the operating system; `code` is an errno value.
-[[nodiscard]] inline tl::unexpected<error> make_system_error(int code, const char *operation,
-                                                             const char *reason,
-                                                             std::string subject = {}) {
-  const error e{std::error_code(code, std::system_category()), operation, reason};
-  return tl::unexpected<error>(subject.empty() ? e : e.about(std::move(subject)));
-}
+// An error of Stillmap's own, to be returned from a function with a result. Its operation is the function
+// that runs: operation_scope::current().
+[[nodiscard]] tl::unexpected<error> make_error(errc c, const char *reason, std::uint64_t value = 0,
+                                               std::uint64_t limit = 0,
+                                               error_unit unit = error_unit::none) noexcept;
+// An error of the operating system; `code` is an errno value. Without host memory it has no subject.
+[[nodiscard]] tl::unexpected<error> make_system_error(int code, const char *reason,
+                                                      std::string subject = {}) noexcept;
 
 // Background errors: failures without a caller to return to (destructors, background work). They
 // are counted, and passed to the sink. A driver that is shutting down counts as released and is not

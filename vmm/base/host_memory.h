@@ -11,13 +11,14 @@
 
 #include "stillmap/vmm/base/error.h"
 #include "stillmap/vmm/base/mutex.h"
+#include "stillmap/vmm/base/operation.h"
 
 namespace stillmap {
 
 // Equals errc::out_of_memory and std::errc::not_enough_memory; the latter tells it from a device's.
-inline tl::unexpected<error> host_out_of_memory(const char *op) noexcept {
+inline tl::unexpected<error> host_out_of_memory() noexcept {
   return tl::unexpected<error>(error{std::make_error_code(std::errc::not_enough_memory),
-                                     op,
+                                     operation_scope::current(),
                                      "the host has no memory left",
                                      0,
                                      0,
@@ -29,15 +30,23 @@ inline tl::unexpected<error> host_out_of_memory(const char *op) noexcept {
 // must leave everything as it was when an allocation in it throws. Locks that
 // it requires are held by the caller, which clang does not see in here.
 template <class Act>
-STILLMAP_NO_THREAD_SAFETY_ANALYSIS auto with_host_memory(const char *op, Act &&act) noexcept
+STILLMAP_NO_THREAD_SAFETY_ANALYSIS auto with_host_memory(Act &&act) noexcept
     -> std::invoke_result_t<Act> {
   try {
     return std::forward<Act>(act)();
   } catch (const std::bad_alloc &) {
-    return host_out_of_memory(op);
+    return host_out_of_memory();
   } catch (const std::length_error &) {  // more than any container holds
-    return host_out_of_memory(op);
+    return host_out_of_memory();
   }
+}
+
+// The same in an operation_scope: how a public function is entered.
+template <class Act>
+STILLMAP_NO_THREAD_SAFETY_ANALYSIS auto with_host_memory(const char *operation, Act &&act) noexcept
+    -> std::invoke_result_t<Act> {
+  const operation_scope scope(operation);
+  return with_host_memory(std::forward<Act>(act));
 }
 
 }  // namespace stillmap

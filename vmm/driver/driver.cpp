@@ -12,8 +12,8 @@ namespace stillmap {
 using enum driver_call;
 
 tl::unexpected<error> driver_access::absent(driver_call call, const request &asked) {
-  return make_error(errc::not_supported, name_of(call), "this driver lacks the function",
-                    asked.value, 0, asked.unit);
+  return tl::unexpected<error>(error{make_error_code(errc::not_supported), name_of(call),
+                                     "this driver lacks the function", asked.value, 0, asked.unit});
 }
 
 tl::unexpected<error> driver_access::translate(const driver &d, driver_call call,
@@ -31,8 +31,8 @@ namespace {
 // The driver accesses a host pointer without a check; a null one would end the process.
 status check_host_pointer(driver_call call, const void *host, std::size_t bytes) {
   if (host != nullptr || bytes == 0) return {};
-  return make_error(errc::invalid_argument, name_of(call), "the host pointer is null", bytes, 0,
-                    error_unit::bytes);
+  return tl::unexpected<error>(error{make_error_code(errc::invalid_argument), name_of(call),
+                                     "the host pointer is null", bytes, 0, error_unit::bytes});
 }
 
 }  // namespace

@@ -17,7 +17,6 @@
 namespace stillmap {
 namespace {
 
-constexpr const char *load_op = "driver::load";
 constexpr const char *not_opened =
     "no driver library could be opened: install an NVIDIA driver, or name " STILLMAP_SIMULATOR
     " by STILLMAP_DRIVER=host and " STILLMAP_SIMULATOR_VARIABLE
@@ -28,7 +27,7 @@ constexpr int oldest_version = 10000;  // CUDA 10.0: every fence needs cuStreamI
 
 tl::unexpected<error> unusable(const char *reason, std::uint64_t value = 0,
                                std::uint64_t limit = 0) {
-  return make_error(errc::not_supported, load_op, reason, value, limit);
+  return make_error(errc::not_supported, reason, value, limit);
 }
 
 // Drivers by the handle of their library: two names of one file are one driver. Never destroyed,
@@ -197,7 +196,7 @@ result<driver *> driver_access::build(void *library, const std::string &path) {
 }
 
 result<driver *> driver::load(std::string_view which) {
-  return with_host_memory(load_op, [&]() -> result<driver *> {
+  return with_host_memory("driver::load", [&]() -> result<driver *> {
     const bool by_system = which.empty() || which == "cuda";
     const std::vector<std::string> candidates = by_system ? driver_search::system_candidates()
                                                 : which == "host"
@@ -222,6 +221,7 @@ result<driver *> driver::load(std::string_view which) {
 result<driver *> driver::get() {
   static std::atomic<driver *> chosen{nullptr};
   if (driver *d = chosen.load(std::memory_order_acquire)) return d;
+  const operation_scope scope("driver::get");
   const char *which = ::secure_getenv("STILLMAP_DRIVER");
   result<driver *> loaded_now = load(which != nullptr ? which : "cuda");
   if (!loaded_now) return loaded_now;

@@ -51,9 +51,9 @@ CUmemAllocationProp to_cuda(const physical_properties &p) {
 result<physical_properties> from_cuda(const CUmemAllocationProp &p) {
   const int kind = static_cast<int>(p.location.type) - first_location_type;
   if (kind < 0 || kind > static_cast<int>(location_kind::host_numa_current)) {
-    return make_error(errc::not_supported, name_of(MemGetAllocationPropertiesFromHandle),
-                      "memory of an unknown kind of location",
-                      static_cast<std::uint64_t>(p.location.type));
+    return tl::unexpected<error>(error{
+        make_error_code(errc::not_supported), name_of(MemGetAllocationPropertiesFromHandle),
+        "memory of an unknown kind of location", static_cast<std::uint64_t>(p.location.type)});
   }
   physical_properties out;
   out.location.kind = static_cast<location_kind>(kind);
@@ -82,8 +82,9 @@ result<device_address> driver::reserve_addresses(std::size_t bytes, std::size_t 
   if (s) return device_address(at);
   // Addresses ran out, so freeing memory would not help.
   if (s.error().code == std::error_code(CUDA_ERROR_OUT_OF_MEMORY, cuda_category())) {
-    return make_error(errc::address_space_exhausted, name_of(driver_call::MemAddressReserve),
-                      "CUDA_ERROR_OUT_OF_MEMORY", bytes, 0, error_unit::bytes);
+    return tl::unexpected<error>(error{make_error_code(errc::address_space_exhausted),
+                                       name_of(driver_call::MemAddressReserve),
+                                       "CUDA_ERROR_OUT_OF_MEMORY", bytes, 0, error_unit::bytes});
   }
   return tl::unexpected(s.error());
 }

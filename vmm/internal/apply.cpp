@@ -70,11 +70,11 @@ class remap {
   }
 
   static tl::unexpected<error> no(const char *why, device_address at, std::uint64_t limit = 0) {
-    return make_error(errc::invalid_argument, "remap", why, at.value(), limit, error_unit::address);
+    return make_error(errc::invalid_argument, why, at.value(), limit, error_unit::address);
   }
 
   static tl::unexpected<error> is_suspended(const mapping_entry &e) {
-    return make_error(errc::busy, "remap",
+    return make_error(errc::busy,
                       e.suspended_by == suspended_for_good ? released_reason : suspended_reason,
                       e.range.begin.value(), 0, error_unit::address);
   }
@@ -117,9 +117,8 @@ class remap {
     const std::size_t live = mappings().size() - space_.suspended_ + arriving_.size();
     const std::size_t ceiling = space_.stats_.mapping_ceiling;
     if (!arriving_.empty() && ceiling != 0 && live > ceiling) {
-      return make_error(errc::address_space_exhausted, "remap",
-                        "the ceiling of live mappings is reached", live, ceiling,
-                        error_unit::items);
+      return make_error(errc::address_space_exhausted, "the ceiling of live mappings is reached",
+                        live, ceiling, error_unit::items);
     }
     return {};
   }
@@ -411,10 +410,9 @@ class remap {
 // Retiring mappings count against Stillmap's ceiling and the driver's. On failure those that have passed
 // their fence are unmapped and the plan is tried again; at Stillmap's ceiling the rest is waited for.
 status address_space::apply(remap_plan &&plan) {
-  constexpr const char *op = "address_space::apply";
-  return with_host_memory(op, [&]() -> status {
+  return with_host_memory("address_space::apply", [&]() -> status {
     remap_plan mine = std::move(plan);
-    if (mine.incomplete_) return host_out_of_memory(op);
+    if (mine.incomplete_) return host_out_of_memory();
     const status s = remap(*this, mine).run();
     if (s || !mine.adds_mappings()) return s;
     const bool full = s.error().is(errc::address_space_exhausted);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "stillmap/vmm/base/mutex.h"
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/buffer_options.h"
 #include "stillmap/vmm/device.h"
@@ -38,11 +39,9 @@ class buffer_impl {
   virtual std::uint64_t generation() const = 0;
   virtual bool committed(std::size_t offset, std::size_t bytes) const = 0;
   // Checks that a copy may read, or write, committed memory.
-  virtual status check_access(const char *op, std::size_t offset, std::size_t bytes,
-                              access_mode wanted) const = 0;
+  virtual status check_access(std::size_t offset, std::size_t bytes, access_mode wanted) const = 0;
 
-  // `op`: the public operation, for errors.
-  virtual status reserve(const char *op, std::size_t bytes, consumer_stream consumer) = 0;
+  virtual status reserve(std::size_t bytes, consumer_stream consumer) = 0;
   virtual status shrink_to(std::size_t bytes, release_fence idle) = 0;
   virtual status commit(std::size_t offset, std::size_t bytes, consumer_stream consumer) = 0;
   virtual status decommit(std::size_t offset, std::size_t bytes, release_fence idle) = 0;
@@ -57,7 +56,7 @@ class buffer_impl {
 
   status resize(std::size_t bytes, consumer_stream consumer) {
     if (bytes > capacity_.load(std::memory_order_acquire)) {
-      STILLMAP_RETURN_IF_ERROR(reserve("growable_buffer::resize", bytes, consumer));
+      STILLMAP_RETURN_IF_ERROR(reserve(bytes, consumer));
     }
     size_.store(bytes, std::memory_order_release);
     size_changed();
@@ -76,9 +75,9 @@ class buffer_impl {
  protected:
   // An error of growing in the terms of the operation: what it was asked for, and how much there was for
   // it, `held` bytes that were mapped before included.
-  error of_request(error e, const char *op, std::size_t bytes, std::size_t held) const {
+  error of_request(error e, std::size_t bytes, std::size_t held) const {
     if (!e.is(errc::out_of_memory) || e.code == std::errc::not_enough_memory) return e;
-    e.operation = op;
+    e.operation = operation_scope::current();
     e.value = bytes;
     // A limit that is all memory of the device contains what is held.
     const std::uint64_t most = std::max(e.limit, device_.total_memory().bytes());

@@ -29,16 +29,14 @@ class copied_buffer final : public buffer_impl {
     return offset <= capacity() && bytes <= capacity() - offset;
   }
 
-  status check_access(const char *, std::size_t, std::size_t, access_mode) const override {
-    return {};
-  }
+  status check_access(std::size_t, std::size_t, access_mode) const override { return {}; }
 
-  status reserve(const char *op, std::size_t bytes, consumer_stream) override {
+  status reserve(std::size_t bytes, consumer_stream) override {
     const lock_guard lock(mutex_);
     if (bytes <= capacity()) return {};
     const std::size_t total = device_.total_memory().bytes();
     if (bytes > total) {
-      return make_error(errc::out_of_memory, op, "the request exceeds the device's memory", bytes,
+      return make_error(errc::out_of_memory, "the request exceeds the device's memory", bytes,
                         total, error_unit::bytes);
     }
     // Doubles the capacity, so that the cost of appending is linear. If that fails, grows to the
@@ -49,7 +47,7 @@ class copied_buffer final : public buffer_impl {
     }
     // The old allocation stays until the copy is done: the new one has what is free beside it.
     const status moved = move_to(round_up(bytes, page));
-    if (!moved) return tl::unexpected(of_request(moved.error(), op, bytes, 0));
+    if (!moved) return tl::unexpected(of_request(moved.error(), bytes, 0));
     return {};
   }
 
@@ -64,20 +62,17 @@ class copied_buffer final : public buffer_impl {
   status commit(std::size_t offset, std::size_t bytes, consumer_stream consumer) override {
     const std::size_t page = page_bytes();
     if (offset % page != 0 || bytes % page != 0) {
-      return make_error(errc::invalid_argument, "growable_buffer::commit",
-                        "the range is not a multiple of the page size",
+      return make_error(errc::invalid_argument, "the range is not a multiple of the page size",
                         offset % page != 0 ? offset : bytes, page, error_unit::bytes);
     }
     if (offset > SIZE_MAX - bytes) {
-      return make_error(errc::invalid_argument, "growable_buffer::commit",
-                        "the range exceeds any address space", offset, SIZE_MAX, error_unit::bytes);
+      return make_error(errc::invalid_argument, "the range exceeds any address space", offset,
+                        SIZE_MAX, error_unit::bytes);
     }
-    return reserve("growable_buffer::commit", offset + bytes, consumer);
+    return reserve(offset + bytes, consumer);
   }
 
-  status decommit(std::size_t, std::size_t, release_fence) override {
-    return no("growable_buffer::decommit");
-  }
+  status decommit(std::size_t, std::size_t, release_fence) override { return no(); }
 
   status close(release_fence idle) override {
     const lock_guard lock(mutex_);
@@ -87,7 +82,7 @@ class copied_buffer final : public buffer_impl {
   }
 
   result<std::unique_ptr<buffer_impl>> alias(std::size_t, std::size_t, std::size_t) override {
-    return no("growable_buffer::alias");
+    return no();
   }
 
   // Pages cannot be shared, so the copy is made at once and make_writable has nothing to do.
@@ -119,19 +114,19 @@ class copied_buffer final : public buffer_impl {
 
   status make_writable(std::size_t offset, std::size_t bytes, stream_ref) override {
     if (committed(offset, bytes)) return {};
-    return make_error(errc::invalid_argument, "growable_buffer::make_writable",
-                      "the range is outside the allocation", offset, capacity(), error_unit::bytes);
+    return make_error(errc::invalid_argument, "the range is outside the allocation", offset,
+                      capacity(), error_unit::bytes);
   }
 
   status splice(std::size_t, std::size_t, buffer_impl &, std::size_t, release_fence) override {
-    return no("growable_buffer::splice");
+    return no();
   }
 
  private:
   using record = address_space::fallback_record;
 
-  static tl::unexpected<error> no(const char *op) {
-    return make_error(errc::not_supported, op, "this buffer is not made of pages");
+  static tl::unexpected<error> no() {
+    return make_error(errc::not_supported, "this buffer is not made of pages");
   }
 
   status wait(release_fence idle) {

@@ -15,12 +15,11 @@ std::size_t default_reservation(const device &d) {
 }
 
 result<std::unique_ptr<buffer_impl>> make_mapped_buffer(const device &d, buffer_options options) {
-  constexpr const char *op = "growable_buffer::create";
   if (options.pools.empty()) options.pools.push_back(d.pool());
   const std::size_t page = options.pools.front()->page_bytes();
   for (const auto &pool : options.pools) {
     if (pool->page_bytes() != page) {
-      return make_error(errc::invalid_argument, op, "the pools have different page sizes",
+      return make_error(errc::invalid_argument, "the pools have different page sizes",
                         pool->page_bytes(), page, error_unit::bytes);
     }
   }
@@ -143,18 +142,17 @@ void mapped_buffer::mark(slot_run run, bool committed) {
   capacity_.store(end * page_, std::memory_order_release);
 }
 
-status mapped_buffer::check_range(const char *op, std::size_t offset, std::size_t bytes,
-                                  bool pages) const {
+status mapped_buffer::check_range(std::size_t offset, std::size_t bytes, bool pages) const {
   if (pages && offset % page_ != 0) {
-    return make_error(errc::invalid_argument, op, "the offset is not a multiple of the page size",
+    return make_error(errc::invalid_argument, "the offset is not a multiple of the page size",
                       offset, page_, error_unit::bytes);
   }
   if (pages && bytes % page_ != 0) {
-    return make_error(errc::invalid_argument, op, "the length is not a multiple of the page size",
+    return make_error(errc::invalid_argument, "the length is not a multiple of the page size",
                       bytes, page_, error_unit::bytes);
   }
   if (offset > reserved() || bytes > reserved() - offset) {
-    return make_error(errc::invalid_argument, op, "the range is outside the reservation",
+    return make_error(errc::invalid_argument, "the range is outside the reservation",
                       bytes > SIZE_MAX - offset ? SIZE_MAX : offset + bytes, reserved(),
                       error_unit::bytes);
   }
@@ -199,7 +197,7 @@ status mapped_buffer::shrink_to(std::size_t bytes, release_fence idle) {
 status mapped_buffer::decommit(std::size_t offset, std::size_t bytes, release_fence idle) {
   collect_passed();
   const lock_guard lock(mutex_);
-  STILLMAP_RETURN_IF_ERROR(check_range("growable_buffer::decommit", offset, bytes, true));
+  STILLMAP_RETURN_IF_ERROR(check_range(offset, bytes, true));
   return empty({offset / page_, bytes / page_}, idle);
 }
 

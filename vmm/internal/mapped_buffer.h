@@ -34,10 +34,9 @@ class mapped_buffer final : public buffer_impl {
   std::uint64_t generation() const override;
   bool committed(std::size_t offset, std::size_t bytes) const override;
 
-  status check_access(const char *op, std::size_t offset, std::size_t bytes,
-                      access_mode wanted) const override;
+  status check_access(std::size_t offset, std::size_t bytes, access_mode wanted) const override;
 
-  status reserve(const char *op, std::size_t bytes, consumer_stream consumer) override;
+  status reserve(std::size_t bytes, consumer_stream consumer) override;
   status shrink_to(std::size_t bytes, release_fence idle) override;
   status commit(std::size_t offset, std::size_t bytes, consumer_stream consumer) override;
   status decommit(std::size_t offset, std::size_t bytes, release_fence idle) override;
@@ -78,13 +77,11 @@ class mapped_buffer final : public buffer_impl {
   void retire(slot_run run, const fence &idle) noexcept STILLMAP_REQUIRES(mutex_);
   status apply(remap_plan &&plan) STILLMAP_REQUIRES(mutex_);
   void forget_lost() STILLMAP_REQUIRES(mutex_);
-  status check_range(const char *op, std::size_t offset, std::size_t bytes, bool pages) const;
-  status check_awake(const char *op, slot_run run) const STILLMAP_REQUIRES(mutex_);
-  status check_shareable(const char *op, slot_run run, std::uint8_t forbidden)
-      STILLMAP_REQUIRES(mutex_);
-  status grow(const char *op, std::size_t bytes, consumer_stream consumer)
-      STILLMAP_REQUIRES(mutex_);
-  status fill(const char *op, slot_run run, consumer_stream consumer) STILLMAP_REQUIRES(mutex_);
+  status check_range(std::size_t offset, std::size_t bytes, bool pages) const;
+  status check_awake(slot_run run) const STILLMAP_REQUIRES(mutex_);
+  status check_shareable(slot_run run, std::uint8_t forbidden) STILLMAP_REQUIRES(mutex_);
+  status grow(std::size_t bytes, consumer_stream consumer) STILLMAP_REQUIRES(mutex_);
+  status fill(slot_run run, consumer_stream consumer) STILLMAP_REQUIRES(mutex_);
   status fill(slot_run run, consumer_stream consumer, std::vector<revived_range> &revived)
       STILLMAP_REQUIRES(mutex_);
   status revive(slot_run run, consumer_stream consumer, std::vector<revived_range> &revived)
@@ -96,9 +93,8 @@ class mapped_buffer final : public buffer_impl {
   status plan_fresh(remap_plan &plan, const std::vector<slot_run> &missing, device_address base,
                     consumer_stream consumer) STILLMAP_REQUIRES(mutex_);
   status check_memory(std::size_t pages) const;
-  status outgrow(const char *op, std::size_t bytes, consumer_stream consumer)
-      STILLMAP_REQUIRES(mutex_);
-  status relocate(const char *op, std::shared_ptr<address_block> target, std::size_t bytes,
+  status outgrow(std::size_t bytes, consumer_stream consumer) STILLMAP_REQUIRES(mutex_);
+  status relocate(std::shared_ptr<address_block> target, std::size_t bytes,
                   consumer_stream consumer) STILLMAP_REQUIRES(mutex_);
   void mark(slot_run run, bool committed) STILLMAP_REQUIRES(mutex_);
   status replace_released(slot_run run, consumer_stream consumer) STILLMAP_REQUIRES(mutex_);

@@ -7,39 +7,38 @@
 
 namespace stillmap {
 
-status mapped_buffer::reserve(const char *op, std::size_t bytes, consumer_stream consumer) {
+status mapped_buffer::reserve(std::size_t bytes, consumer_stream consumer) {
   const lock_guard lock(mutex_);
   if (bytes <= capacity()) return {};
   const std::size_t held = committed_bytes({0, divide_up(bytes, page_)});
-  const status grown = grow(op, bytes, consumer);
-  if (!grown) return tl::unexpected(of_request(grown.error(), op, bytes, held));
+  const status grown = grow(bytes, consumer);
+  if (!grown) return tl::unexpected(of_request(grown.error(), bytes, held));
   ++stats_.growths;
   return {};
 }
 
-status mapped_buffer::grow(const char *op, std::size_t bytes, consumer_stream consumer) {
+status mapped_buffer::grow(std::size_t bytes, consumer_stream consumer) {
   if (bytes > round_up(SIZE_MAX / 2, page_)) {
-    return make_error(errc::invalid_argument, op, "the size exceeds any address space", bytes,
+    return make_error(errc::invalid_argument, "the size exceeds any address space", bytes,
                       SIZE_MAX / 2, error_unit::bytes);
   }
   if (bytes > reserved()) {
     STILLMAP_RETURN_IF_ERROR(check_memory(divide_up(bytes, page_) - committed_slots_));
-    return outgrow(op, round_up(bytes, page_), consumer);
+    return outgrow(round_up(bytes, page_), consumer);
   }
   const std::size_t first = capacity() / page_;
-  return fill(op, {first, divide_up(bytes, page_) - first}, consumer);
+  return fill({first, divide_up(bytes, page_) - first}, consumer);
 }
 
 status mapped_buffer::commit(std::size_t offset, std::size_t bytes, consumer_stream consumer) {
-  constexpr const char *op = "growable_buffer::commit";
   const lock_guard lock(mutex_);
-  STILLMAP_RETURN_IF_ERROR(check_range(op, offset, bytes, true));
+  STILLMAP_RETURN_IF_ERROR(check_range(offset, bytes, true));
   const slot_run run{offset / page_, bytes / page_};
   const std::size_t held = committed_bytes(run);
-  status done = with_host_memory(
-      op, [&]() STILLMAP_REQUIRES(mutex_) { return replace_released(run, consumer); });
-  if (done) done = fill(op, run, consumer);
-  if (!done) return tl::unexpected(of_request(done.error(), op, bytes, held));
+  status done =
+      with_host_memory([&]() STILLMAP_REQUIRES(mutex_) { return replace_released(run, consumer); });
+  if (done) done = fill(run, consumer);
+  if (!done) return tl::unexpected(of_request(done.error(), bytes, held));
   return {};
 }
 
@@ -67,10 +66,10 @@ std::size_t mapped_buffer::committed_bytes(slot_run within) const {
 }
 
 // Commits the uncommitted slots of `run`. All or nothing.
-status mapped_buffer::fill(const char *op, slot_run run, consumer_stream consumer) {
+status mapped_buffer::fill(slot_run run, consumer_stream consumer) {
   std::vector<revived_range> revived;
-  const status filled = with_host_memory(
-      op, [&]() STILLMAP_REQUIRES(mutex_) { return fill(run, consumer, revived); });
+  const status filled =
+      with_host_memory([&]() STILLMAP_REQUIRES(mutex_) { return fill(run, consumer, revived); });
   if (filled) {
     mark(run, true);
   } else {
@@ -164,9 +163,8 @@ status mapped_buffer::check_memory(std::size_t pages) const {
         static_cast<std::size_t>(std::count_if(pools.begin(), pools.end(), same_location));
     const std::size_t limit = pool->location_bytes();
     if (pages / pools.size() * sharing > limit / page_) {
-      return make_error(errc::out_of_memory, "growable_buffer::resize",
-                        "the request exceeds the device's memory", pages * page_, limit,
-                        error_unit::bytes);
+      return make_error(errc::out_of_memory, "the request exceeds the device's memory",
+                        pages * page_, limit, error_unit::bytes);
     }
   }
   return {};
@@ -182,7 +180,7 @@ void mapped_buffer::keep_pool_of(const page_ptr &page) {
 
 // Grows past the reservation: by addresses right behind it, or else by moving the pages (not the data)
 // to a larger reservation. Twice the size is a wish.
-status mapped_buffer::outgrow(const char *op, std::size_t bytes, consumer_stream consumer) {
+status mapped_buffer::outgrow(std::size_t bytes, consumer_stream consumer) {
   const std::size_t generous = std::max(bytes, reserved() * 2);
   const virtual_range now{address(), reserved()};
   const std::size_t alignment = page_ & (~page_ + 1);
@@ -198,7 +196,7 @@ status mapped_buffer::outgrow(const char *op, std::size_t bytes, consumer_stream
     (*more)->of_buffer_ = true;
     blocks_.push_back(std::move(*more));
     const std::size_t first = capacity() / page_;
-    const status filled = fill(op, {first, bytes / page_ - first}, consumer);
+    const status filled = fill({first, bytes / page_ - first}, consumer);
     if (!filled) {
       slots_.resize(now.bytes / page_);
       blocks_.pop_back();
@@ -208,12 +206,12 @@ status mapped_buffer::outgrow(const char *op, std::size_t bytes, consumer_stream
   if (more) more->reset();
   STILLMAP_ASSIGN_OR_RETURN(auto elsewhere,
                             space().reserve_up_to(generous, bytes, alignment, {}, options_.tag));
-  return relocate(op, std::move(elsewhere), bytes, consumer);
+  return relocate(std::move(elsewhere), bytes, consumer);
 }
 
 // Moves every page to `target` and fills it up to `bytes`, in one plan.
-status mapped_buffer::relocate(const char *op, std::shared_ptr<address_block> target,
-                               std::size_t bytes, consumer_stream consumer) {
+status mapped_buffer::relocate(std::shared_ptr<address_block> target, std::size_t bytes,
+                               consumer_stream consumer) {
   const device_address base = target->range().begin;
   const std::vector<slot_run> old = runs({0, slots_.size()}, true);
   std::vector<slot_run> missing = runs({0, slots_.size()}, false);
@@ -230,7 +228,7 @@ status mapped_buffer::relocate(const char *op, std::shared_ptr<address_block> ta
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto passed, idle.passed());
   for (const slot_run run : old) {
-    STILLMAP_RETURN_IF_ERROR(check_awake(op, run));
+    STILLMAP_RETURN_IF_ERROR(check_awake(run));
   }
   remap_plan plan(remap_plan::of_buffer{}, access_);
   for (const slot_run run : old) {
@@ -272,7 +270,7 @@ void mapped_buffer::map_ahead() {
       std::min(reserved(), round_up(size() + options_.map_ahead_bytes, page_));
   const std::size_t first = capacity() / page_;
   if (target <= capacity()) return;
-  if (fill("growable_buffer::resize", {first, target / page_ - first}, std::nullopt)) {
+  if (fill({first, target / page_ - first}, std::nullopt)) {
     ++stats_.ahead_growths;
   } else {
     ++stats_.ahead_failures;

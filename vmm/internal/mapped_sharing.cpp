@@ -23,28 +23,28 @@ mapped_buffer::access_ptr mapped_buffer::reading() const {
 }
 
 // Suspended slots have no pages to share or move.
-status mapped_buffer::check_awake(const char *op, slot_run run) const {
+status mapped_buffer::check_awake(slot_run run) const {
   const address_space_stats now = space().stats();
   if (now.suspended_bytes + now.released_bytes == 0) return {};
   for (const mapping_record &m : space().mappings(span(run))) {
     if (m.suspended_by == 0) continue;
-    return make_error(errc::busy, op,
+    return make_error(errc::busy,
                       m.state == mapping_state::released ? released_reason : suspended_reason,
                       m.range.begin - address(), 0, error_unit::bytes);
   }
   return {};
 }
 
-status mapped_buffer::check_access(const char *op, std::size_t offset, std::size_t bytes,
+status mapped_buffer::check_access(std::size_t offset, std::size_t bytes,
                                    access_mode wanted) const {
   const lock_guard lock(mutex_);
   const std::size_t first = offset / page_;
   const slot_run run{first, (offset + bytes - 1) / page_ - first + 1};
-  STILLMAP_RETURN_IF_ERROR(check_awake(op, run));
+  STILLMAP_RETURN_IF_ERROR(check_awake(run));
   if (wanted != access_mode::read_write) return {};
   for (std::size_t s = run.first; s < run.end(); ++s) {
     if ((slots_[s] & forked) == 0) continue;
-    return make_error(errc::busy, op,
+    return make_error(errc::busy,
                       "a page in the range is shared by a fork: call make_writable first",
                       s * page_, 0, error_unit::bytes);
   }
@@ -53,18 +53,18 @@ status mapped_buffer::check_access(const char *op, std::size_t offset, std::size
 
 // Checks that every slot is committed and has no `forbidden` flag. Clears the flag of a closed alias,
 // which cannot do so itself.
-status mapped_buffer::check_shareable(const char *op, slot_run run, std::uint8_t forbidden) {
-  STILLMAP_RETURN_IF_ERROR(check_awake(op, run));
+status mapped_buffer::check_shareable(slot_run run, std::uint8_t forbidden) {
+  STILLMAP_RETURN_IF_ERROR(check_awake(run));
   for (std::size_t s = run.first; s < run.end(); ++s) {
     if ((slots_[s] & live) == 0) {
-      return make_error(errc::invalid_argument, op, "part of the range is not committed", s * page_,
-                        0, error_unit::bytes);
+      return make_error(errc::invalid_argument, "part of the range is not committed", s * page_, 0,
+                        error_unit::bytes);
     }
     if ((slots_[s] & forbidden & aliased) != 0 && !shown_elsewhere(pages_of({s, 1}).front())) {
       slots_[s] &= static_cast<std::uint8_t>(~aliased);
     }
     if ((slots_[s] & forbidden) != 0) {
-      return make_error(errc::busy, op,
+      return make_error(errc::busy,
                         (slots_[s] & forked) != 0 ? "a page in the range is shared by a fork"
                                                   : "a page in the range is aliased",
                         s * page_, 0, error_unit::bytes);
@@ -75,15 +75,14 @@ status mapped_buffer::check_shareable(const char *op, slot_run run, std::uint8_t
 
 result<std::unique_ptr<buffer_impl>> mapped_buffer::alias(std::size_t offset, std::size_t bytes,
                                                           std::size_t times) {
-  constexpr const char *op = "growable_buffer::alias";
   const lock_guard lock(mutex_);
-  STILLMAP_RETURN_IF_ERROR(check_range(op, offset, bytes, true));
+  STILLMAP_RETURN_IF_ERROR(check_range(offset, bytes, true));
   if (bytes == 0 || times == 0 || times > SIZE_MAX / 2 / bytes) {
-    return make_error(errc::invalid_argument, op, "there is nothing to alias, or too much", times,
-                      0, error_unit::items);
+    return make_error(errc::invalid_argument, "there is nothing to alias, or too much", times, 0,
+                      error_unit::items);
   }
   const slot_run run{offset / page_, bytes / page_};
-  STILLMAP_RETURN_IF_ERROR(check_shareable(op, run, forked));
+  STILLMAP_RETURN_IF_ERROR(check_shareable(run, forked));
   buffer_options options = options_;
   options.map_ahead_bytes = 0;
   auto block = space().reserve(bytes * times, page_ & (~page_ + 1), {}, options.tag);
@@ -106,11 +105,10 @@ result<std::unique_ptr<buffer_impl>> mapped_buffer::alias(std::size_t offset, st
 }
 
 result<std::unique_ptr<buffer_impl>> mapped_buffer::fork() {
-  constexpr const char *op = "growable_buffer::fork";
   const lock_guard lock(mutex_);
   const std::vector<slot_run> full = runs({0, slots_.size()}, true);
   for (const slot_run run : full) {
-    STILLMAP_RETURN_IF_ERROR(check_shareable(op, run, aliased));
+    STILLMAP_RETURN_IF_ERROR(check_shareable(run, aliased));
   }
   STILLMAP_RETURN_IF_ERROR(wait_for_device());
   // Where the reservation was no demand, neither is the copy's.
@@ -147,13 +145,12 @@ result<std::unique_ptr<buffer_impl>> mapped_buffer::fork() {
 }
 
 status mapped_buffer::make_writable(std::size_t offset, std::size_t bytes, stream_ref stream) {
-  constexpr const char *op = "growable_buffer::make_writable";
   const lock_guard lock(mutex_);
-  STILLMAP_RETURN_IF_ERROR(check_range(op, offset, bytes, false));
+  STILLMAP_RETURN_IF_ERROR(check_range(offset, bytes, false));
   if (bytes == 0) return {};
   const std::size_t first = offset / page_;
   const slot_run run{first, (offset + bytes - 1) / page_ - first + 1};
-  STILLMAP_RETURN_IF_ERROR(check_shareable(op, run, 0));
+  STILLMAP_RETURN_IF_ERROR(check_shareable(run, 0));
   std::vector<std::size_t> shared;
   for (std::size_t s = run.first; s < run.end(); ++s) {
     if ((slots_[s] & forked) != 0) shared.push_back(s);
@@ -184,8 +181,7 @@ status mapped_buffer::unshare(const std::vector<std::size_t> &slots, stream_ref 
     std::vector<page_ptr> page;
     page_pool &pool = *options_.pools[copies[i] % options_.pools.size()];
     if (const status got = pool.acquire(1, page); !got) {
-      return tl::unexpected(of_request(got.error(), "growable_buffer::make_writable",
-                                       copies.size() * page_, i * page_));
+      return tl::unexpected(of_request(got.error(), copies.size() * page_, i * page_));
     }
     aside.map(scratch->range().begin + i * page_, page.front());
     plan.unmap(span({copies[i], 1}));
@@ -237,32 +233,31 @@ void mapped_buffer::drop_scratch(std::shared_ptr<address_block> scratch, stream_
 
 status mapped_buffer::splice(std::size_t offset, std::size_t bytes, buffer_impl &other,
                              std::size_t to_offset, release_fence idle) {
-  constexpr const char *op = "growable_buffer::splice";
   auto *const to = dynamic_cast<mapped_buffer *>(&other);
   if (to == nullptr) {
-    return make_error(errc::not_supported, op, "the other buffer is not made of pages");
+    return make_error(errc::not_supported, "the other buffer is not made of pages");
   }
   if (to == this) {
-    return make_error(errc::invalid_argument, op, "a buffer cannot be spliced into itself");
+    return make_error(errc::invalid_argument, "a buffer cannot be spliced into itself");
   }
   const scoped_lock lock(mutex_, to->mutex_);
   if (!(device_ == to->device_)) {
-    return make_error(errc::invalid_argument, op, "the buffers are on different devices",
+    return make_error(errc::invalid_argument, "the buffers are on different devices",
                       static_cast<std::uint64_t>(to->device_.ordinal()));
   }
   if (to->page_ != page_) {
-    return make_error(errc::invalid_argument, op, "the buffers have different page sizes",
-                      to->page_, page_, error_unit::bytes);
+    return make_error(errc::invalid_argument, "the buffers have different page sizes", to->page_,
+                      page_, error_unit::bytes);
   }
-  STILLMAP_RETURN_IF_ERROR(check_range(op, offset, bytes, true));
-  STILLMAP_RETURN_IF_ERROR(to->check_range(op, to_offset, bytes, true));
+  STILLMAP_RETURN_IF_ERROR(check_range(offset, bytes, true));
+  STILLMAP_RETURN_IF_ERROR(to->check_range(to_offset, bytes, true));
   if (bytes == 0) return {};
   const slot_run from_run{offset / page_, bytes / page_};
   const slot_run to_run{to_offset / page_, bytes / page_};
-  STILLMAP_RETURN_IF_ERROR(check_shareable(op, from_run, forked | aliased));
+  STILLMAP_RETURN_IF_ERROR(check_shareable(from_run, forked | aliased));
   if (!to->runs(to_run, true).empty()) {
-    return make_error(errc::invalid_argument, op, "the target range is committed already",
-                      to_offset, 0, error_unit::bytes);
+    return make_error(errc::invalid_argument, "the target range is committed already", to_offset, 0,
+                      error_unit::bytes);
   }
   fence after = idle != nullptr ? *idle : fence();
   if (idle == nullptr) {

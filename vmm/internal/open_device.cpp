@@ -29,18 +29,17 @@ open_devices &registry() {
 }
 
 status check_ordinal(const driver &drv, int ordinal) {
-  constexpr const char *operation = "device::open";
-  if (ordinal < 0) return make_error(errc::invalid_argument, operation, "the ordinal is negative");
+  if (ordinal < 0) return make_error(errc::invalid_argument, "the ordinal is negative");
   STILLMAP_ASSIGN_OR_RETURN(const auto count, drv.device_count());
   if (ordinal >= count) {
-    return make_error(errc::invalid_argument, operation,
+    return make_error(errc::invalid_argument,
                       count > 0 ? "there is no such device" : "the driver reports no device",
                       static_cast<std::uint64_t>(ordinal), static_cast<std::uint64_t>(count));
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto handle, drv.device_handle(ordinal));
   // Memory locations name devices by ordinal, calls by handle. Both must be the same number.
   if (handle != ordinal) {
-    return make_error(errc::not_supported, operation, "the driver numbers its devices unusually",
+    return make_error(errc::not_supported, "the driver numbers its devices unusually",
                       static_cast<std::uint64_t>(ordinal), static_cast<std::uint64_t>(handle));
   }
   return {};
@@ -87,6 +86,7 @@ device_state::~device_state() {
 }
 
 result<device> device::open(int ordinal) {
+  const operation_scope scope("device::open");
   STILLMAP_ASSIGN_OR_RETURN(const auto drv, stillmap::driver::get());
   return open(*drv, ordinal);
 }
@@ -104,6 +104,7 @@ result<device> device::open(stillmap::driver &drv, int ordinal) {
 }
 
 result<int> device::count() {
+  const operation_scope scope("device::count");
   STILLMAP_ASSIGN_OR_RETURN(const auto drv, stillmap::driver::get());
   STILLMAP_RETURN_IF_ERROR(drv->initialise());
   return drv->device_count();

@@ -9,6 +9,7 @@
 namespace stillmap {
 
 void page_pool::keep_ready(std::size_t bytes) {
+  const operation_scope scope("page_pool::keep_ready");
   unique_lock lock(background_mutex_);
   keep_ready_ = bytes;
   keep_ready_due_ = bytes != 0;
@@ -39,20 +40,20 @@ void page_pool::cancel_background(const void *owner) noexcept {
 }
 
 status page_pool::start_background_locked() noexcept {
-  constexpr const char *op = "page_pool::in_background";
   try {
     if (!background_.joinable())
       background_ = start_thread<std::thread>([this] { run_background(); });
   } catch (const std::bad_alloc &) {
-    return host_out_of_memory(op);
+    return host_out_of_memory();
   } catch (const std::system_error &e) {
-    return make_system_error(e.code().value(), op, "the thread cannot be started");
+    return make_system_error(e.code().value(), "the thread cannot be started");
   }
   background_wake_.notify_one();
   return {};
 }
 
 void page_pool::run_background() {
+  const operation_scope scope("page_pool::keep_ready");
   unique_lock lock(background_mutex_);
   for (;;) {
     background_wake_.wait(lock, [this]() STILLMAP_REQUIRES(background_mutex_) {

@@ -21,9 +21,9 @@ bool address_space::is_exclusive_locked(const mapping_entry &e) const {
 
 status address_space::retire(std::shared_ptr<address_block> block, virtual_range range,
                              fence idle) {
+  const operation_scope scope("address_space::retire");
   const auto no = [&](const char *why) {
-    return make_error(errc::invalid_argument, "address_space::retire", why, range.begin.value(), 0,
-                      error_unit::address);
+    return make_error(errc::invalid_argument, why, range.begin.value(), 0, error_unit::address);
   };
   STILLMAP_ASSIGN_OR_RETURN(const auto passed, idle.passed());
   removal now(*this, range);
@@ -54,6 +54,7 @@ status address_space::retire(std::shared_ptr<address_block> block, virtual_range
 }
 
 status address_space::unmap(virtual_range range) {
+  const operation_scope scope("address_space::unmap");
   removal now(*this, range);
   {
     const lock_guard lock(mutex_);
@@ -62,8 +63,8 @@ status address_space::unmap(virtual_range range) {
       return {};
     }
     if (!range.contains(now.range())) {
-      return make_error(errc::invalid_argument, "address_space::unmap", "the range cuts a mapping",
-                        range.begin.value(), 0, error_unit::address);
+      return make_error(errc::invalid_argument, "the range cuts a mapping", range.begin.value(), 0,
+                        error_unit::address);
     }
   }
   return now.run();
@@ -85,6 +86,7 @@ std::size_t address_space::gather_live_locked(virtual_range range, removal &to) 
 result<std::size_t> address_space::revive(virtual_range range,
                                           const std::vector<access_grant> &access,
                                           std::optional<stream_ref> consumer, fence &idle) {
+  const operation_scope scope("address_space::revive");
   virtual_range back{range.begin, 0};
   std::shared_ptr<address_block> block;
   fence all = idle;

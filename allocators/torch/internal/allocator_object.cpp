@@ -28,7 +28,7 @@ void **&table_of(void *object) {
 
 }  // namespace
 
-result<allocator_object> allocator_object::current(const char *operation) {
+result<allocator_object> allocator_object::current() {
   // Found by its name because PyTorch has loaded it; it stays loaded.
   void *const library = ::dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_NOW);
   auto *const used = library == nullptr
@@ -36,7 +36,7 @@ result<allocator_object> allocator_object::current(const char *operation) {
                          : static_cast<std::atomic<void *> *>(
                                ::dlsym(library, "_ZN3c104cuda20CUDACachingAllocator9allocatorE"));
   void *const self = used == nullptr ? nullptr : used->load();
-  if (self == nullptr) return make_error(errc::not_supported, operation, "PyTorch is not loaded");
+  if (self == nullptr) return make_error(errc::not_supported, "PyTorch is not loaded");
   return allocator_object(library, self);
 }
 
@@ -58,15 +58,14 @@ bool allocator_object::pluggable(const void *object) const {
   return table != nullptr && *static_cast<void **const *>(object) == table + words_in_front;
 }
 
-status allocator_object::replace(const char *name, void *mine, const char *operation) const {
+status allocator_object::replace(const char *name, void *mine) const {
   void **const at = entry(name);
   if (at == nullptr) {
-    return make_error(errc::not_supported, operation,
-                      "this version of PyTorch has another allocator");
+    return make_error(errc::not_supported, "this version of PyTorch has another allocator");
   }
   if (*at == mine) return {};
   void **&of_object = table_of(self_);
-  return with_host_memory(operation, [&]() -> status {
+  return with_host_memory([&]() -> status {
     auto made = std::make_unique<function_table>();
     std::copy_n(of_object - words_in_front, made->size(), made->begin());
     (*made)[words_in_front + static_cast<std::size_t>(at - of_object)] = mine;

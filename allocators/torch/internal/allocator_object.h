@@ -15,7 +15,7 @@ namespace stillmap::torch_plugin {
 class allocator_object {
  public:
   // Errors: not_supported (PyTorch is not loaded, or has no such object).
-  static result<allocator_object> current(const char *operation);
+  static result<allocator_object> current();
 
   void *self() const { return self_; }
   // An exported function or object of PyTorch or of the CUDA runtime that it has loaded; nullptr: none.
@@ -31,7 +31,7 @@ class allocator_object {
   }
   // Puts a function into the object's table; the object gets a table of its own. Calls that other threads
   // make meanwhile take the old one or the new one. Errors: not_supported (function() has none).
-  status replace(const char *name, void *mine, const char *operation) const;
+  status replace(const char *name, void *mine) const;
   // Whether an object is a CUDAPluggableAllocator.
   bool pluggable(const void *object) const;
 

@@ -5,6 +5,7 @@
 
 #include "stillmap/allocators/torch/internal/allocator_object.h"
 #include "stillmap/vmm/base/mutex.h"
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 
 struct CUstream_st;
@@ -12,7 +13,6 @@ struct CUstream_st;
 namespace stillmap::torch_plugin {
 namespace {
 
-constexpr const char *copies_op = "stillmap.torch: copies between devices";
 constexpr const char *copy_name =
     "_ZN5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocator11memcpyAsyncEPviPKvimP11CUstrea"
     "m_stb";
@@ -38,18 +38,18 @@ int copy_between(void *self, void *to, int to_device, const void *from, int from
 }  // namespace
 
 status route_copies(bool all_peers) {
+  const operation_scope scope("stillmap.torch.use");
   static mutex routing;
   const lock_guard lock(routing);
   if (!all_peers) accessible = false;
   if (direct.load() != nullptr) return {};
-  STILLMAP_ASSIGN_OR_RETURN(const allocator_object used, allocator_object::current(copies_op));
+  STILLMAP_ASSIGN_OR_RETURN(const allocator_object used, allocator_object::current());
   staged = used.find<peer_copy>("cudaMemcpyPeerAsync");
   if (staged.load() == nullptr) {
-    return make_error(errc::not_supported, copies_op,
-                      "the CUDA runtime has no cudaMemcpyPeerAsync");
+    return make_error(errc::not_supported, "the CUDA runtime has no cudaMemcpyPeerAsync");
   }
   direct = used.function<allocator_copy>(copy_name);
-  return used.replace(copy_name, reinterpret_cast<void *>(&copy_between), copies_op);
+  return used.replace(copy_name, reinterpret_cast<void *>(&copy_between));
 }
 
 }  // namespace stillmap::torch_plugin

@@ -21,8 +21,6 @@ struct CUstream_st;
 namespace stillmap::torch_plugin {
 namespace {
 
-constexpr const char *exact_op = "stillmap.torch: exact segments";
-
 // From here on PyTorch asks for a segment for the tensor alone. Below it shares segments of 20 MiB.
 constexpr std::size_t min_exact_bytes = std::size_t{10} << 20;
 constexpr std::size_t rounding = 512;  // PyTorch's, of sizes
@@ -211,7 +209,7 @@ void end_to_pool(void *self, std::int8_t device, mempool_id pool) {
 }
 
 status install() {
-  STILLMAP_ASSIGN_OR_RETURN(const allocator_object of, allocator_object::current(exact_op));
+  STILLMAP_ASSIGN_OR_RETURN(const allocator_object of, allocator_object::current());
   pytorch p{};
   p.self = of.self();
   p.allocate = of.function<decltype(p.allocate)>(allocate_name);
@@ -226,13 +224,13 @@ status install() {
   if (p.allocate == nullptr || p.begin == nullptr || p.end == nullptr || p.release == nullptr ||
       p.empty == nullptr || p.make_pool == nullptr || p.id_of == nullptr ||
       p.current_device == nullptr) {
-    return make_error(errc::not_supported, exact_op,
+    return make_error(errc::not_supported,
                       "this version of PyTorch has other functions: its own rules hold");
   }
   api = p;
   api_is_set = true;
   const auto put = [&](const char *name, auto *mine) {
-    return of.replace(name, reinterpret_cast<void *>(mine), exact_op);
+    return of.replace(name, reinterpret_cast<void *>(mine));
   };
   STILLMAP_RETURN_IF_ERROR(put(begin_name, &begin_to_pool));
   STILLMAP_RETURN_IF_ERROR(put(end_name, &end_to_pool));
@@ -242,13 +240,14 @@ status install() {
 }  // namespace
 
 status begin_exact(mempool_id pool, int device, void *allocator, bool all_threads) {
+  const operation_scope scope("stillmap.torch.pool");
   static const status installed = install();
   STILLMAP_RETURN_IF_ERROR(installed);
-  STILLMAP_ASSIGN_OR_RETURN(const allocator_object of, allocator_object::current(exact_op));
+  STILLMAP_ASSIGN_OR_RETURN(const allocator_object of, allocator_object::current());
   if (!of.pluggable(allocator)) {
-    return make_error(errc::not_supported, exact_op, "the pool's allocator is not a pluggable one");
+    return make_error(errc::not_supported, "the pool's allocator is not a pluggable one");
   }
-  return with_host_memory(exact_op, [&]() -> status {
+  return with_host_memory([&]() -> status {
     context c{pool, device, {std::shared_ptr<void>(), allocator}, {}};
     if (!all_threads) c.thread = std::this_thread::get_id();
     exact_state &all = exact();

@@ -13,8 +13,6 @@
 namespace stillmap::torch_plugin {
 namespace {
 
-constexpr const char *pool_op = "stillmap.torch.pool";
-
 struct tag_slot {
   std::string tag;  // under tag_table::lock until heaps is set; constant from then on
   std::atomic<torch_heaps *> heaps{nullptr};  // set once
@@ -38,9 +36,12 @@ void *allocate_tagged(std::size_t slot, ssize_t bytes, int ordinal, CUstream_st 
   torch_heaps &heaps = *of.heaps.load(std::memory_order_acquire);
   if (bytes <= 0) return nullptr;
   const std::size_t wanted = exact_request(static_cast<std::size_t>(bytes));
-  const auto block = heaps.open(ordinal, pool_op).and_then([&](caching_allocator *heap) {
-    return heap->allocate(wanted, s);
-  });
+  const auto open_heap = [&] {
+    const operation_scope scope("stillmap.torch.pool");
+    return heaps.open(ordinal);
+  };
+  const auto block =
+      open_heap().and_then([&](caching_allocator *heap) { return heap->allocate(wanted, s); });
   if (block) {
     note_exact(*block, wanted);
     note_served();
@@ -89,19 +90,19 @@ std::size_t find_tag(const tag_table &all, const std::string &tag) STILLMAP_REQU
 }  // namespace
 
 result<heap_functions> functions_of_tag(const settings &given) {
-  return with_host_memory(pool_op, [&]() -> result<heap_functions> {
-    if (given.tag.empty()) return make_error(errc::invalid_argument, pool_op, "the tag is empty");
+  return with_host_memory("stillmap.torch.pool", [&]() -> result<heap_functions> {
+    if (given.tag.empty()) return make_error(errc::invalid_argument, "the tag is empty");
     tag_table &all = table_of_tags();
     if (all.born.in_child()) {
-      return make_error(errc::not_supported, pool_op,
+      return make_error(errc::not_supported,
                         "the process was forked: CUDA does not work in a child");
     }
     const lock_guard lock(all.lock);
     const std::size_t i = find_tag(all, given.tag);
     if (i < all.used) return slot_functions[i];
     if (i == most_tags) {
-      return make_error(errc::invalid_argument, pool_op, "too many tags have a pool", i + 1,
-                        most_tags, error_unit::items);
+      return make_error(errc::invalid_argument, "too many tags have a pool", i + 1, most_tags,
+                        error_unit::items);
     }
     all.slots[i].tag = given.tag;
     settings sparing = given;

@@ -24,20 +24,19 @@ torch_heaps &enter_heaps(std::unique_ptr<torch_heaps> made) {
 
 }  // namespace
 
-result<caching_allocator *> torch_heaps::open(int ordinal, const char *operation) {
+result<caching_allocator *> torch_heaps::open(int ordinal) {
   if (caching_allocator *const heap = known(ordinal)) return heap;
-  return with_host_memory(operation, [&] { return create(ordinal, operation); });
+  return with_host_memory([&] { return create(ordinal); });
 }
 
-result<caching_allocator *> torch_heaps::create(int ordinal, const char *operation) {
+result<caching_allocator *> torch_heaps::create(int ordinal) {
   if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= most_devices) {
-    return make_error(errc::invalid_argument, operation, "there is no such device",
+    return make_error(errc::invalid_argument, "there is no such device",
                       static_cast<std::uint64_t>(ordinal));
   }
   // Before the lock, which a thread of the parent may have held at the fork.
   if (forked()) {
-    return make_error(errc::not_supported, operation,
-                      "the process was forked: CUDA does not work in a child");
+    return make_error(errc::not_supported, "the process was forked: CUDA does not work in a child");
   }
   std::atomic<caching_allocator *> &place = of_device_[static_cast<std::size_t>(ordinal)];
   const lock_guard lock(making_);
@@ -72,11 +71,11 @@ torch_heaps &all_heaps() {
 }
 
 status configure_heaps(const settings &given) {
+  const operation_scope scope("stillmap.torch.use");
   auto made = std::make_unique<torch_heaps>(given);
   const torch_heaps *const mine = made.get();
   if (&enter_heaps(std::move(made)) == mine) return {};
-  return make_error(errc::busy, "stillmap.torch.use",
-                    "PyTorch has allocated memory with Stillmap already");
+  return make_error(errc::busy, "PyTorch has allocated memory with Stillmap already");
 }
 
 }  // namespace stillmap::torch_plugin

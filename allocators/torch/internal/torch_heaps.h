@@ -33,7 +33,7 @@ class torch_heaps {
   }
   // Errors: invalid_argument (no such device; the environment), not_supported (a forked child), the
   //         driver's; host memory.
-  result<caching_allocator *> open(int ordinal, const char *operation);
+  result<caching_allocator *> open(int ordinal);
   bool forked() const { return born_.in_child(); }
   // Bytes on each device, by the settings of a heap that is open; what else limits it is not in it.
   std::size_t limit() const { return limit_.load(std::memory_order_relaxed); }
@@ -51,7 +51,7 @@ class torch_heaps {
  private:
   static constexpr std::size_t most_devices = 128;  // at least as many as CUDA supports
 
-  result<caching_allocator *> create(int ordinal, const char *operation);
+  result<caching_allocator *> create(int ordinal);
 
   const fork_watch born_;
   const std::optional<settings> given_;

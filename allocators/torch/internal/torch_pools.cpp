@@ -31,7 +31,7 @@ status torch_pools::route(caching_allocator &heap, stream_handle s) {
 }
 
 status torch_pools::begin(caching_allocator &heap, id_type id, takes_stream takes) {
-  return with_host_memory("stillmap_begin_allocate_to_pool", [&]() -> status {
+  return with_host_memory([&]() -> status {
     const lock_guard lock(lock_);
     std::list<allocation> begun(1);
     pool *known = find(heap, id);
@@ -58,8 +58,8 @@ status torch_pools::end(caching_allocator &heap, id_type id) {
       std::find_if(allocations_.begin(), allocations_.end(),
                    [&](const allocation &a) { return a.heap == &heap && a.id == id; });
   if (found == allocations_.end()) {
-    return make_error(errc::invalid_argument, "stillmap_end_allocate_to_pool",
-                      "no allocation to this pool is in progress", id.second);
+    return make_error(errc::invalid_argument, "no allocation to this pool is in progress",
+                      id.second);
   }
   status all;
   for (const stream_handle s : found->streams) {
@@ -71,12 +71,12 @@ status torch_pools::end(caching_allocator &heap, id_type id) {
 }
 
 status torch_pools::release(caching_allocator &heap, id_type id) {
-  return with_host_memory("stillmap_release_pool", [&]() -> status {
+  return with_host_memory([&]() -> status {
     const lock_guard lock(lock_);
     pool *const p = find(heap, id);
     if (p == nullptr) {
-      return make_error(errc::invalid_argument, "stillmap_release_pool",
-                        "the pool does not exist or was released", id.second);
+      return make_error(errc::invalid_argument, "the pool does not exist or was released",
+                        id.second);
     }
     // PyTorch does not say where the graphs were launched.
     std::vector<stream_ref> launched_on = {stream_ref::legacy()};

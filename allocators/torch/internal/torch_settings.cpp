@@ -10,7 +10,7 @@ namespace stillmap::torch_plugin {
 
 result<std::size_t> parse_bytes(std::string_view text, const char *name) {
   const auto refused = [&](const char *why) {
-    return make_error(errc::invalid_argument, name, why);
+    return tl::unexpected(make_error(errc::invalid_argument, why).value().about(name));
   };
   double number = 0;
   const char *const end = text.data() + text.size();
@@ -45,8 +45,9 @@ result<settings> read_settings(const stated_settings &stated) {
   if (const char *const text = ::secure_getenv("STILLMAP_TORCH_PEERS"); text != nullptr && *text) {
     const std::string_view said = text;
     if (said != "0" && said != "1") {
-      return make_error(errc::invalid_argument, "STILLMAP_TORCH_PEERS",
-                        "the value is neither 0 nor 1");
+      return tl::unexpected(make_error(errc::invalid_argument, "the value is neither 0 nor 1")
+                                .value()
+                                .about("STILLMAP_TORCH_PEERS"));
     }
     out.peers = said == "1";
   }

@@ -27,7 +27,7 @@ struct stated_settings {
   std::optional<std::size_t> page_bytes;
 };
 
-// Errors: invalid_argument (a variable has another value; the operation is its name).
+// Errors: invalid_argument (a variable has another value; the subject is its name).
 result<settings> read_settings(const stated_settings &stated = {});
 
 // "1536", "1.5KiB", "40GiB", "40G": powers of 1024. Errors: invalid_argument, of the variable `name`.

@@ -17,7 +17,7 @@ constexpr auto longest_kept = std::chrono::milliseconds(250);
 constexpr unsigned lines_per_check = 32;  // lines between two reads of the clock
 
 tl::unexpected<error> cannot_write(const char *why, std::string path) {
-  return make_system_error(errno, "trace_recorder", why, std::move(path));
+  return make_system_error(errno, why, std::move(path));
 }
 
 struct open_recorders {
@@ -69,6 +69,7 @@ result<std::shared_ptr<trace_recorder>> trace_recorder::open(const std::string &
 }
 
 std::shared_ptr<trace_recorder> trace_recorder::from_environment() {
+  const operation_scope scope("caching_allocator");
   const char *const path = ::secure_getenv("STILLMAP_RECORD");
   if (path == nullptr || *path == '\0') return nullptr;
   auto recorder = open(path);
@@ -97,14 +98,14 @@ trace_recorder::~trace_recorder() {
 // A trace without some of its lines would be another program's: recording ends.
 template <class Act>
 void trace_recorder::record(Act act) noexcept {
+  const operation_scope scope("caching_allocator");
   const lock_guard lock(mutex_);
   if (fd_ < 0) return;
   // The analysis does not know the mutex that `act` requires as this recorder's.
-  const status done =
-      with_host_memory("trace_recorder", [&]() STILLMAP_NO_THREAD_SAFETY_ANALYSIS -> status {
-        act();
-        return {};
-      });
+  const status done = with_host_memory([&]() STILLMAP_NO_THREAD_SAFETY_ANALYSIS -> status {
+    act();
+    return {};
+  });
   if (done) return;
   write_buffer();
   end(done.error());
@@ -197,6 +198,7 @@ void trace_recorder::flush_if_due() noexcept {
 }
 
 void trace_recorder::write_buffer() noexcept {
+  const operation_scope scope("caching_allocator");
   if (fd_ < 0) return;
   if (process_ != ::getpid()) {  // a forked child: the file belongs to its parent
     ::close(fd_);
@@ -208,8 +210,7 @@ void trace_recorder::write_buffer() noexcept {
     const ssize_t n = ::write(fd_, text.data() + at, text.size() - at);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      end(make_system_error(errno, "trace_recorder", "the trace cannot be written; recording ends")
-              .value());
+      end(make_system_error(errno, "the trace cannot be written; recording ends").value());
       break;
     }
     at += static_cast<std::size_t>(n);

@@ -3,6 +3,7 @@
 
 #include "bench/replay/internal/failure.h"
 #include "bench/replay/replay_target.h"
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/base/units.h"
 
@@ -30,7 +31,8 @@ class direct_target final : public replay_target {
   status free(void *at) override {
     const auto found = blocks_.find(reinterpret_cast<std::uintptr_t>(at));
     if (found == blocks_.end()) {
-      return make_error(errc::invalid_argument, "direct::free", "no such block");
+      const operation_scope scope("direct::free");
+      return make_error(errc::invalid_argument, "no such block");
     }
     // A GPU's cuMemFree waits for the device. CUDA does not promise that for work of streams that
     // do not synchronise with the default one, so a checked replay, which queues work, waits first.

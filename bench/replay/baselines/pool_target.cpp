@@ -5,6 +5,7 @@
 
 #include "bench/replay/internal/failure.h"
 #include "bench/replay/replay_target.h"
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::replay {
@@ -57,7 +58,8 @@ class pool_target final : public replay_target {
   status free(void *at) override {
     const auto found = blocks_.find(reinterpret_cast<std::uintptr_t>(at));
     if (found == blocks_.end()) {
-      return make_error(errc::invalid_argument, "pool::free", "no such block");
+      const operation_scope scope("pool::free");
+      return make_error(errc::invalid_argument, "no such block");
     }
     const driver &drv = device_.driver();
     const block &b = found->second;
@@ -76,7 +78,8 @@ class pool_target final : public replay_target {
   status record_use(void *at, stream_ref on) override {
     const auto found = blocks_.find(reinterpret_cast<std::uintptr_t>(at));
     if (found == blocks_.end()) {
-      return make_error(errc::invalid_argument, "pool::record_use", "no such block");
+      const operation_scope scope("pool::record_use");
+      return make_error(errc::invalid_argument, "no such block");
     }
     if (on != found->second.on) found->second.uses.push_back(on);
     return {};

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "bench/replay/internal/failure.h"
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/base/units.h"
 
@@ -93,7 +94,8 @@ result<void *> segments::allocate(std::size_t bytes, stream_ref on) {
 status segments::free(void *at) {
   const auto found = given_.find(reinterpret_cast<std::uintptr_t>(at));
   if (found == given_.end()) {
-    return make_error(errc::invalid_argument, "segments::free", "no such block");
+    const operation_scope scope("segments::free");
+    return make_error(errc::invalid_argument, "no such block");
   }
   segment_block *const b = found->second;
   given_.erase(found);
@@ -115,7 +117,8 @@ status segments::free(void *at) {
 status segments::record_use(void *at, stream_ref on) {
   const auto found = given_.find(reinterpret_cast<std::uintptr_t>(at));
   if (found == given_.end()) {
-    return make_error(errc::invalid_argument, "segments::record_use", "no such block");
+    const operation_scope scope("segments::record_use");
+    return make_error(errc::invalid_argument, "no such block");
   }
   std::vector<stream_handle> &uses = found->second->uses;
   if (on.get() != found->second->on &&
@@ -242,7 +245,8 @@ result<segment_block *> segments::more(std::size_t size, stream_handle on, bool 
 result<segment_block *> segments::new_segment(std::size_t size, stream_handle on, bool small) {
   const std::size_t bytes = segment_for(size, small);
   if (!held_.fits(bytes)) {
-    return make_error(errc::out_of_memory, "segments", "the limit is reached", bytes,
+    const operation_scope scope("segments");
+    return make_error(errc::out_of_memory, "the limit is reached", bytes,
                       held_.limit() - held_.now());
   }
   STILLMAP_ASSIGN_OR_RETURN(const device_address at, drv_.allocate(bytes));

@@ -3,6 +3,7 @@
 
 #include "bench/replay/baselines/segments.h"
 #include "bench/replay/internal/failure.h"
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/base/units.h"
 
@@ -109,7 +110,8 @@ status segments::create_chunks(expanding_segment &s, virtual_range range) {
   what.location = on_device(device_.ordinal());
   for (std::size_t at = 0; at < range.bytes; at += s.chunk) {
     if (!held_.fits(s.chunk)) {
-      return make_error(errc::out_of_memory, "segments", "the limit is reached", range.bytes,
+      const operation_scope scope("segments");
+      return make_error(errc::out_of_memory, "the limit is reached", range.bytes,
                         held_.limit() - held_.now());
     }
     STILLMAP_ASSIGN_OR_RETURN(const physical_handle made, drv_.create_physical(s.chunk, what));

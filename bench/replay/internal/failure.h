@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "stillmap/vmm/base/error.h"
+#include "stillmap/vmm/base/operation.h"
 
 namespace stillmap::replay {
 
@@ -15,7 +16,8 @@ inline tl::unexpected<error> fail(errc c, std::string text) {
 
 // An operation on a file that the system refused; `code` is an errno.
 inline tl::unexpected<error> fail_system(int code, const std::string &file, const char *reason) {
-  return make_system_error(code, "replay", reason, file);
+  const operation_scope scope("replay");
+  return make_system_error(code, reason, file);
 }
 
 }  // namespace stillmap::replay

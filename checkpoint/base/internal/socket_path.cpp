@@ -16,23 +16,20 @@
 namespace stillmap::checkpoint {
 namespace {
 
-constexpr const char *socket_path_op = "checkpoint::socket_listener";
-
 enum class lock_attempt { taken, another_process, another_user, again };
 
 tl::unexpected<error> held_too_long(lock_attempt why, std::string name) {
-  const error e{make_error_code(errc::busy),
-                socket_path_op,
-                why == lock_attempt::another_user
-                    ? "another user owns the lock file of the path: remove it, or use a directory "
-                      "that others cannot write"
-                    : "another process keeps the path locked: end it (fuser lists it), or use "
-                      "another path",
-                static_cast<std::uint64_t>(path_lock_timeout.count()),
-                0,
-                error_unit::milliseconds,
-                {}};
-  return tl::unexpected(e.about(std::move(name)));
+  const char *const reason =
+      why == lock_attempt::another_user
+          ? "another user owns the lock file of the path: remove it, or use a directory that "
+            "others "
+            "cannot write"
+          : "another process keeps the path locked: end it (fuser lists it), or use another path";
+  return tl::unexpected(make_error(errc::busy, reason,
+                                   static_cast<std::uint64_t>(path_lock_timeout.count()), 0,
+                                   error_unit::milliseconds)
+                            .value()
+                            .about(std::move(name)));
 }
 
 result<lock_attempt> try_lock(fork_closed_fd &file, const char *name) {
@@ -44,8 +41,7 @@ result<lock_attempt> try_lock(fork_closed_fd &file, const char *name) {
     const int code = errno;
     // Linux lets nobody open another user's file in a directory such as /tmp.
     if (code == EACCES && ::lstat(name, &named) == 0) return lock_attempt::another_user;
-    return make_system_error(code, socket_path_op, "the lock file of the path cannot be opened",
-                             name);
+    return make_system_error(code, "the lock file of the path cannot be opened", name);
   }
   if (::fstat(file.get(), &opened) != 0 || !S_ISREG(opened.st_mode) ||
       opened.st_uid != ::geteuid()) {
@@ -53,8 +49,7 @@ result<lock_attempt> try_lock(fork_closed_fd &file, const char *name) {
   }
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK || errno == EINTR) return lock_attempt::another_process;
-    return make_system_error(errno, socket_path_op, "the lock file of the path cannot be locked",
-                             name);
+    return make_system_error(errno, "the lock file of the path cannot be locked", name);
   }
   // The process that had it locked before has removed the name.
   return file.is_open_at(name) ? lock_attempt::taken : lock_attempt::again;

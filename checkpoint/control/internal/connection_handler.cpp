@@ -15,20 +15,26 @@
 namespace stillmap::control {
 namespace {
 
-constexpr const char *connection_handler_op = "control::server";
 constexpr auto progress_interval = std::chrono::milliseconds(50);
 constexpr int poll_interval_ms = 50;
 
 // Decodes a request, runs it, and encodes its result. Throws only where a request has been carried
 // out, and the host has no memory for the response.
 template <class Request>
-result<bytes> run(const checkpoint::socket_message &m, const auto &run_it) {
-  const auto done = with_host_memory(connection_handler_op, [&]() -> decltype(run_it(Request())) {
+result<bytes> run(const char *operation, const checkpoint::socket_message &m, const auto &run_it) {
+  const auto done = with_host_memory(operation, [&]() -> decltype(run_it(Request())) {
     STILLMAP_ASSIGN_OR_RETURN(const Request r, decode<Request>(m.body));
     return run_it(r);
   });
   if (!done) return tl::unexpected(done.error());
   return encode(*done);
+}
+
+// Outside of the operation of a request.
+tl::unexpected<error> refused(errc c, const char *reason, std::uint64_t value = 0,
+                              std::uint64_t limit = 0, error_unit unit = error_unit::none) {
+  const operation_scope scope("control::server");
+  return make_error(c, reason, value, limit, unit);
 }
 
 short events_of(int fd, short events) {
@@ -39,7 +45,7 @@ short events_of(int fd, short events) {
 }  // namespace
 
 void refuse(checkpoint::socket_channel &with, const error &why) noexcept {
-  (void)with_host_memory(connection_handler_op, [&] {
+  (void)with_host_memory([&] {
     return with.send(static_cast<std::uint16_t>(kind::refusal), encode(why), {},
                      std::chrono::milliseconds(0), {});
   });
@@ -48,7 +54,7 @@ void refuse(checkpoint::socket_channel &with, const error &why) noexcept {
 void connection_handler::serve() noexcept {
   // A failure leaves the connection to be closed without a response: the request may have been
   // carried out, and status() tells.
-  (void)with_host_memory(connection_handler_op, [&]() -> status {
+  (void)with_host_memory([&]() -> status {
     serve_request();
     return {};
   });
@@ -59,9 +65,8 @@ void connection_handler::serve_request() {
   const auto request = with_.receive(max_request_bytes, options_.timeout, stop_, by);
   if (claimed_.exchange(true)) {
     return refuse(with_,
-                  make_error(errc::busy, connection_handler_op,
-                             "too many connections, and no request has come on this one",
-                             options_.max_connections, options_.max_connections, error_unit::items)
+                  refused(errc::busy, "too many connections, and no request has come on this one",
+                          options_.max_connections, options_.max_connections, error_unit::items)
                       .value());
   }
   if (!request) return refuse(with_, request.error());
@@ -75,31 +80,34 @@ void connection_handler::serve_request() {
 
 result<bytes> connection_handler::respond(const checkpoint::socket_message &m) {
   if (!m.fds.empty()) {
-    return make_error(errc::corrupt, connection_handler_op, "the request carries file descriptors",
-                      m.fds.size(), 0, error_unit::items);
+    return refused(errc::corrupt, "the request carries file descriptors", m.fds.size(), 0,
+                   error_unit::items);
   }
   if (options_.not_ready != nullptr) {
-    return make_error(errc::busy, connection_handler_op, options_.not_ready);
+    return refused(errc::busy, options_.not_ready);
   }
   switch (static_cast<kind>(m.kind)) {
     case kind::status:
-      return run<empty_request>(
-          m, [&](const auto &) { return result<process_status>(executor_.status()); });
+      return run<empty_request>("control::status", m, [&](const auto &) {
+        return result<process_status>(executor_.status());
+      });
     case kind::suspend:
-      return run<suspend_request>(m, [&](const auto &r) { return executor_.suspend(r, stop_); });
+      return run<suspend_request>("control::suspend", m,
+                                  [&](const auto &r) { return executor_.suspend(r, stop_); });
     case kind::resume:
-      return run<resume_request>(m, [&](const auto &r) { return executor_.resume(r); });
+      return run<resume_request>("control::resume", m,
+                                 [&](const auto &r) { return executor_.resume(r); });
     case kind::snapshot:
-      return run<snapshot_request>(m, [&](const auto &r) {
+      return run<snapshot_request>("control::snapshot", m, [&](const auto &r) {
         return executor_.snapshot(r, stop_, [this](const auto &p) { return report(p); });
       });
     case kind::handoff:
-      return run<handoff_request>(m, [&](const auto &r) {
+      return run<handoff_request>("control::handoff", m, [&](const auto &r) {
         return while_connected<handoff::sent_memory>(
             [&](const auto &gone) { return executor_.handoff(r, stop_, gone); });
       });
     case kind::migrate:
-      return run<migrate_request>(m, [&](const auto &r) {
+      return run<migrate_request>("control::migrate", m, [&](const auto &r) {
         auto last = migration::step::described;
         const auto on_progress = [&](const migration::progress &p) {
           send_progress(kind::migration_progress, p, std::exchange(last, p.step) != p.step);
@@ -109,16 +117,18 @@ result<bytes> connection_handler::respond(const checkpoint::socket_message &m) {
             [&](const auto &gone) { return executor_.migrate(r, gone, on_progress); });
       });
     case kind::resolve:
-      return run<empty_request>(m, [&](const auto &) { return executor_.resolve(); });
+      return run<empty_request>("control::resolve", m,
+                                [&](const auto &) { return executor_.resolve(); });
     case kind::abort:
-      return run<empty_request>(m, [&](const auto &) { return executor_.abort(stop_); });
+      return run<empty_request>("control::abort", m,
+                                [&](const auto &) { return executor_.abort(stop_); });
     case kind::snapshot_progress:
     case kind::response:
     case kind::refusal:
     case kind::migration_progress:
       break;
   }
-  return make_error(errc::corrupt, connection_handler_op, "not a request (its kind)", m.kind);
+  return refused(errc::corrupt, "not a request (its kind)", m.kind);
 }
 
 // Skips the message if the socket buffer is full, so that a client that does not read delays
@@ -129,7 +139,7 @@ void connection_handler::send_progress(kind k, const auto &p, bool at_once) noex
   if ((events_of(with_.fd(), POLLOUT) & POLLOUT) == 0) return;
   last_progress_ = now;
   // The client may have closed the connection; client_is_gone() finds out.
-  (void)with_host_memory(connection_handler_op, [&] {
+  (void)with_host_memory([&] {
     return with_.send(static_cast<std::uint16_t>(k), encode(p), {}, options_.timeout, {});
   });
 }
@@ -158,7 +168,7 @@ result<T> connection_handler::while_connected(
       }
     });
   } catch (const std::system_error &e) {
-    return tl::unexpected(error{e.code(), connection_handler_op, "no thread could be created"});
+    return make_system_error(e.code().value(), "no thread could be created");
   }
   return run(gone.get_token());
 }

@@ -17,8 +17,6 @@ namespace {
 using clock = std::chrono::steady_clock;
 using checkpoint::suspended_tag;
 
-constexpr const char *executor_op = "control::server";
-
 }  // namespace
 
 const char *name_of(request_kind k) noexcept {
@@ -63,7 +61,7 @@ job_status executor::job_locked() const {
 
 tl::unexpected<error> executor::busy_locked() const {
   const job_status j = job_locked();
-  const error e = make_error(errc::busy, executor_op, "another request is being carried out",
+  const error e = make_error(errc::busy, "another request is being carried out",
                              static_cast<std::uint64_t>(j.request))
                       .value();
   std::string found =
@@ -103,8 +101,8 @@ process_status executor::status() const {
   return s;
 }
 
-result<std::vector<std::string>> executor::tags_for(bool all, std::vector<std::string> named,
-                                                    const char *op) const {
+result<std::vector<std::string>> executor::tags_for(bool all,
+                                                    std::vector<std::string> named) const {
   if (!all) return named;
   std::set<std::string> tags;
   for (const block_record &b : device_.space().blocks()) {
@@ -113,12 +111,12 @@ result<std::vector<std::string>> executor::tags_for(bool all, std::vector<std::s
     if (!b.tag.empty() && !is_away) tags.insert(b.tag);
   }
   if (tags.empty()) {
-    return make_error(errc::invalid_argument, op, "the process has no memory with a tag");
+    return make_error(errc::invalid_argument, "the process has no memory with a tag");
   }
   return std::vector<std::string>(tags.begin(), tags.end());
 }
 
-stillmap::status executor::check_mapped(tags_view tags, const char *op) const {
+stillmap::status executor::check_mapped(tags_view tags) const {
   const std::vector<block_record> blocks = device_.space().blocks();
   // By tag, the first block whose memory is not all there; null: none is.
   std::map<std::string_view, const block_record *> known;
@@ -130,10 +128,10 @@ stillmap::status executor::check_mapped(tags_view tags, const char *op) const {
     const auto found = known.find(tag);
     if (found == known.end()) {
       return tl::unexpected(
-          make_error(errc::invalid_argument, op, "no memory has this tag").value().about(tag));
+          make_error(errc::invalid_argument, "no memory has this tag").value().about(tag));
     }
     if (found->second == nullptr) continue;
-    return tl::unexpected(make_error(errc::busy, op,
+    return tl::unexpected(make_error(errc::busy,
                                      found->second->suspended_bytes != 0
                                          ? "memory of this tag is suspended"
                                          : "memory of this tag has been released",
@@ -146,7 +144,7 @@ stillmap::status executor::check_mapped(tags_view tags, const char *op) const {
 
 stillmap::status executor::quiesce(tags_view tags, const std::stop_token &stop) const {
   if (stop.stop_requested()) {
-    return make_error(errc::operation_canceled, executor_op,
+    return make_error(errc::operation_canceled,
                       "the request was cancelled, or the server is being destroyed");
   }
   return options_.task.quiesce ? options_.task.quiesce(tags, stop) : stillmap::status{};
@@ -165,9 +163,8 @@ result<checkpoint::suspender *> executor::get_suspender() {
 }
 
 result<suspended_tag> executor::suspend(const suspend_request &r, std::stop_token stop) {
-  constexpr const char *op = "control::suspend";
   STILLMAP_ASSIGN_OR_RETURN(const auto my_turn, take_turn(request_kind::suspend));
-  STILLMAP_ASSIGN_OR_RETURN(auto tags, tags_for(r.all, {r.tag}, op));
+  STILLMAP_ASSIGN_OR_RETURN(auto tags, tags_for(r.all, {r.tag}));
   if (r.all) {
     std::set<std::string> mapped;
     for (const block_record &b : device_.space().blocks()) {
@@ -175,10 +172,10 @@ result<suspended_tag> executor::suspend(const suspend_request &r, std::stop_toke
     }
     std::erase_if(tags, [&](const std::string &tag) { return !mapped.contains(tag); });
     if (tags.empty()) {
-      return make_error(errc::invalid_argument, op, "no tag of the process has mapped memory");
+      return make_error(errc::invalid_argument, "no tag of the process has mapped memory");
     }
   }
-  STILLMAP_RETURN_IF_ERROR(check_mapped(tags, op));
+  STILLMAP_RETURN_IF_ERROR(check_mapped(tags));
   STILLMAP_ASSIGN_OR_RETURN(checkpoint::suspender *const suspender, get_suspender());
   checkpoint::suspend_options options;
   options.store = r.store;
@@ -234,7 +231,7 @@ result<suspended_tag> executor::resume(const resume_request &r) {
     tags.clear();
     for (suspended_tag &s : suspender->suspended()) tags.push_back(std::move(s.tag));
     if (tags.empty()) {
-      return make_error(errc::invalid_argument, "control::resume", "no tag is suspended");
+      return make_error(errc::invalid_argument, "no tag is suspended");
     }
   }
   suspended_tag sum;
@@ -259,8 +256,8 @@ result<image::written> executor::snapshot(
     const std::function<bool(const snapshot_progress &)> &on_progress) {
   STILLMAP_ASSIGN_OR_RETURN(const auto my_turn, take_turn(request_kind::snapshot, stop));
   std::stop_source cancel = my_turn->cancel();
-  STILLMAP_ASSIGN_OR_RETURN(const auto tags, tags_for(r.all, r.tags, "control::snapshot"));
-  STILLMAP_RETURN_IF_ERROR(check_mapped(tags, "control::snapshot"));
+  STILLMAP_ASSIGN_OR_RETURN(const auto tags, tags_for(r.all, r.tags));
+  STILLMAP_RETURN_IF_ERROR(check_mapped(tags));
   snapshot::save_options options;
   options.image.replace = r.replace;
   options.image.force = r.force;
@@ -268,15 +265,13 @@ result<image::written> executor::snapshot(
   options.image.verify = r.verify;
   options.image.cancel = cancel.get_token();
   if (!r.key.empty()) {
-    STILLMAP_ASSIGN_OR_RETURN(
-        const auto key,
-        checkpoint::read_key(r.key, checkpoint::secrecy::owner, "control::snapshot"));
+    STILLMAP_ASSIGN_OR_RETURN(const auto key,
+                              checkpoint::read_key(r.key, checkpoint::secrecy::owner));
     options.image.key = image::secret_key{key};
   }
   if (!r.sign_with.empty()) {
-    STILLMAP_ASSIGN_OR_RETURN(
-        const auto key,
-        checkpoint::read_key(r.sign_with, checkpoint::secrecy::owner, "control::snapshot"));
+    STILLMAP_ASSIGN_OR_RETURN(const auto key,
+                              checkpoint::read_key(r.sign_with, checkpoint::secrecy::owner));
     options.image.sign_with = image::signing_key{key};
   }
   if (!r.parent.empty()) {
@@ -305,8 +300,8 @@ result<image::written> executor::snapshot(
 result<handoff::sent_memory> executor::handoff(const handoff_request &r, std::stop_token stop,
                                                std::stop_token waits) {
   STILLMAP_ASSIGN_OR_RETURN(const auto my_turn, take_turn(request_kind::handoff));
-  STILLMAP_ASSIGN_OR_RETURN(const auto tags, tags_for(r.all, r.tags, "control::handoff"));
-  STILLMAP_RETURN_IF_ERROR(check_mapped(tags, "control::handoff"));
+  STILLMAP_ASSIGN_OR_RETURN(const auto tags, tags_for(r.all, r.tags));
+  STILLMAP_RETURN_IF_ERROR(check_mapped(tags));
   STILLMAP_ASSIGN_OR_RETURN(auto to, handoff::connection::connect(r.to, r.timeout, waits));
   bool stopped = false;
   handoff::handoff_options options;

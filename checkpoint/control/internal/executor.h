@@ -62,14 +62,13 @@ class executor {
   tl::unexpected<error> busy_locked() const STILLMAP_REQUIRES(mutex_);
   job_status job_locked() const STILLMAP_REQUIRES(mutex_);
   // The tags that a request names, or all that this process has. Errors: invalid_argument (none).
-  result<std::vector<std::string>> tags_for(bool all, std::vector<std::string> named,
-                                            const char *op) const;
+  result<std::vector<std::string>> tags_for(bool all, std::vector<std::string> named) const;
   result<checkpoint::suspended_tag> suspend_each(tags_view tags,
                                                  const checkpoint::suspend_options &options,
                                                  checkpoint::suspender &with,
                                                  suspended_stores &entries);
   // Finds what would be refused anyway, before the application is stopped for it.
-  stillmap::status check_mapped(tags_view tags, const char *op) const;
+  stillmap::status check_mapped(tags_view tags) const;
   stillmap::status quiesce(tags_view tags, const std::stop_token &stop) const;
   void resume_task(tags_view tags) const;
   result<checkpoint::suspender *> get_suspender();

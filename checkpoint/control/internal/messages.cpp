@@ -4,6 +4,7 @@
 #include <concepts>
 
 #include "stillmap/checkpoint/base/wire_format.h"
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/base/utf8.h"
 
@@ -22,7 +23,7 @@ concept request = std::same_as<T, empty_request> || std::same_as<T, suspend_requ
     std::same_as<T, handoff_request> || std::same_as<T, migrate_request>;
 
 tl::unexpected<error> malformed(const char *what) {
-  return make_error(errc::corrupt, "control::decode", what);
+  return make_error(errc::corrupt, what);
 }
 
 // The fields of each message, in the order of docs/control.md#protocol.
@@ -161,7 +162,7 @@ void put(wire_writer &w, const error &e) {
 
 // Without a code: no error.
 error get_error(wire_reader &r) {
-  error e{{}, "control::client", "the request failed in the controlled process"};
+  error e{{}, operation_scope::current(), "the request failed in the controlled process"};
   auto from = category::stillmap;
   int number = 0;
   std::string message;
@@ -243,9 +244,8 @@ result<T> decode(bytes_view from) {
     const auto version = r.read<std::uint32_t>();
     if (!r.good()) return malformed("the request is too short");
     if (version != protocol_version) {
-      return make_error(errc::not_supported, "control::decode",
-                        "the client speaks another version of the protocol", version,
-                        protocol_version);
+      return make_error(errc::not_supported, "the client speaks another version of the protocol",
+                        version, protocol_version);
     }
   }
   T message{};

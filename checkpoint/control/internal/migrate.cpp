@@ -9,7 +9,12 @@
 namespace stillmap::control {
 namespace {
 
-constexpr const char *migrate_op = "control::migrate";
+// Tells an error of the migration itself from one of the way to it, which the client makes.
+error kept_here(const error &why) {
+  const std::string note = "the task continues here, and nothing has changed";
+  const std::string &cause = why.detail().cause;
+  return why.with({.cause = cause.empty() ? note : cause + "; " + note});
+}
 
 }  // namespace
 
@@ -46,7 +51,7 @@ result<migration::send_options> executor::send_options_for(const migrate_request
   options.task = r.task.is_zero() ? options_.id : r.task;
   if (options_.record && (options.records != options_.records || options.task != options_.id)) {
     return make_error(
-        errc::invalid_argument, migrate_op,
+        errc::invalid_argument,
         "the server has the task's record open in another directory, or under another "
         "id");
   }
@@ -66,8 +71,8 @@ result<migration::sent_memory> executor::migrate(
     const migrate_request &r, const std::stop_token &stop,
     const std::function<void(const migration::progress &)> &on_progress) {
   STILLMAP_ASSIGN_OR_RETURN(auto my_turn, take_turn(request_kind::migrate, stop));
-  STILLMAP_ASSIGN_OR_RETURN(auto tags, tags_for(r.all, r.tags, migrate_op));
-  STILLMAP_RETURN_IF_ERROR(check_mapped(tags, migrate_op));
+  STILLMAP_ASSIGN_OR_RETURN(auto tags, tags_for(r.all, r.tags));
+  STILLMAP_RETURN_IF_ERROR(check_mapped(tags));
   STILLMAP_ASSIGN_OR_RETURN(migration::credentials credentials,
                             migration::load_credentials(r.certificate, r.key, r.authorities));
   credentials.name = r.name;
@@ -106,7 +111,7 @@ result<migration::sent_memory> executor::migrate(
   migration::sent_memory sent = m->sender->send(*m->to);
   m->on_progress = nullptr;
   finish(std::move(m), sent);
-  if (sent.owner == migration::owner::source) return tl::unexpected(*sent.failure);
+  if (sent.owner == migration::owner::source) return tl::unexpected(kept_here(*sent.failure));
   return result<migration::sent_memory>(std::move(sent));
 }
 
@@ -149,7 +154,7 @@ result<migration::sent_memory> executor::resolve() {
     if (!m && job_.request != request_kind::none) return busy_locked();
   }
   if (!m) {
-    return make_error(errc::invalid_argument, "control::resolve", "no migration is in doubt");
+    return make_error(errc::invalid_argument, "no migration is in doubt");
   }
   migration::sent_memory sent = m->sender->resolve(*m->to);
   finish(std::move(m), sent);
@@ -160,7 +165,7 @@ result<request_kind> executor::abort(const std::stop_token &stop) {
   unique_lock lock(mutex_);
   const request_kind current = job_.request;
   const auto refused = [current](errc c, const char *reason) {
-    return make_error(c, "control::abort", reason, static_cast<std::uint64_t>(current));
+    return make_error(c, reason, static_cast<std::uint64_t>(current));
   };
   if ((current != request_kind::snapshot && current != request_kind::migrate) || job_.in_doubt) {
     return refused(errc::invalid_argument,

@@ -3,15 +3,10 @@
 #include <unistd.h>
 
 namespace stillmap::control {
-namespace {
-
-constexpr const char *server_reply_op = "control::client";
-
-}  // namespace
 
 status check_server_user(const checkpoint::socket_channel &server) {
   if (::geteuid() == 0 || checkpoint::is_same_user_or_root(server.peer())) return {};
-  return make_error(errc::not_supported, server_reply_op,
+  return make_error(errc::not_supported,
                     "a process of another user listens at the address (its uid)",
                     server.peer().uid);
 }
@@ -20,7 +15,7 @@ result<bytes> response_in(checkpoint::socket_message m) {
   const auto k = static_cast<kind>(m.kind);
   if (k == kind::response) return std::move(m.body);
   if (k == kind::refusal) return tl::unexpected(decode_refusal(m.body));
-  return make_error(errc::corrupt, server_reply_op,
+  return make_error(errc::corrupt,
                     m.kind < static_cast<std::uint16_t>(kind::status)
                         ? "the process at the address waits for a handoff: it is no control server"
                         : "unexpected kind of message",

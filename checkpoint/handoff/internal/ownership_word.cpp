@@ -11,7 +11,6 @@
 namespace stillmap::handoff {
 namespace {
 
-constexpr const char *ownership_word_op = "handoff::ownership_word";
 constexpr std::size_t word_bytes = 4096;
 constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -20,10 +19,9 @@ constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 result<ownership_word> ownership_word::create() {
   auto fd = fork_closed_fd::create(
       [] { return ::memfd_create("stillmap-handoff", MFD_CLOEXEC | MFD_ALLOW_SEALING); });
-  if (fd.get() < 0)
-    return make_system_error(errno, ownership_word_op, "shared memory cannot be created");
+  if (fd.get() < 0) return make_system_error(errno, "shared memory cannot be created");
   if (::ftruncate(fd.get(), word_bytes) != 0 || ::fcntl(fd.get(), F_ADD_SEALS, seals) != 0) {
-    return make_system_error(errno, ownership_word_op, "shared memory cannot be sized");
+    return make_system_error(errno, "shared memory cannot be sized");
   }
   return map(std::move(fd));
 }
@@ -33,15 +31,14 @@ result<ownership_word> ownership_word::open(owned_fd fd) {
   const int sealed = ::fcntl(fd.get(), F_GET_SEALS);
   if (sealed < 0 || (sealed & F_SEAL_SHRINK) == 0 || (sealed & F_SEAL_WRITE) != 0 ||
       ::fstat(fd.get(), &st) != 0 || st.st_size != static_cast<off_t>(word_bytes)) {
-    return make_error(errc::corrupt, ownership_word_op, "the peer did not send an ownership word");
+    return make_error(errc::corrupt, "the peer did not send an ownership word");
   }
   return map(fork_closed_fd::adopt(fd.release()));
 }
 
 result<ownership_word> ownership_word::map(fork_closed_fd fd) {
   void *const at = ::mmap(nullptr, word_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (at == MAP_FAILED)
-    return make_system_error(errno, ownership_word_op, "shared memory cannot be mapped");
+  if (at == MAP_FAILED) return make_system_error(errno, "shared memory cannot be mapped");
   return ownership_word(std::move(fd), static_cast<std::uint32_t *>(at));
 }
 

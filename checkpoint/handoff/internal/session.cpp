@@ -22,8 +22,9 @@ const char *name_of(step s) noexcept {
 status session::greet(role own) {
   const peer_credentials &peer = peer_.peer();
   if (!(options_.allow ? options_.allow(peer) : checkpoint::is_same_user_or_root(peer))) {
-    return abort({make_error_code(errc::not_supported), operation_,
-                  "the user of the peer process is not allowed (its uid)", peer.uid});
+    return abort(make_error(errc::not_supported,
+                            "the user of the peer process is not allowed (its uid)", peer.uid)
+                     .value());
   }
   const hello mine{own, device_.uuid(), device_.capabilities().page_bytes};
   STILLMAP_RETURN_IF_ERROR(send(kind::hello, encode(mine)));
@@ -32,7 +33,7 @@ status session::greet(role own) {
   const auto theirs = decode_hello(received.body);
   if (!theirs) return abort(theirs.error());
   const auto no = [&](const char *reason) {
-    return abort({make_error_code(errc::invalid_argument), operation_, reason});
+    return abort(make_error(errc::invalid_argument, reason).value());
   };
   if (theirs->as == own) return no("both processes have the same role");
   if (theirs->device != mine.device) return no("the peer uses another device");
@@ -52,12 +53,12 @@ result<checkpoint::socket_message> session::receive(kind k, std::size_t limit, s
                                           options_.timeout, cancel_, by()));
   if (received.kind == static_cast<std::uint16_t>(kind::error)) {
     peer_failed_ = true;
-    return tl::unexpected(checkpoint::decode_peer_error(received.body, operation_));
+    return tl::unexpected(checkpoint::decode_peer_error(received.body));
   }
   if (received.kind != static_cast<std::uint16_t>(k) || received.body.size() > limit ||
       received.fds.size() < min_fds || received.fds.size() > max_fds) {
-    return make_error(errc::corrupt, operation_, "the peer sent an unexpected message",
-                      received.kind, static_cast<std::uint64_t>(k));
+    return make_error(errc::corrupt, "the peer sent an unexpected message", received.kind,
+                      static_cast<std::uint64_t>(k));
   }
   return received;
 }
@@ -65,7 +66,7 @@ result<checkpoint::socket_message> session::receive(kind k, std::size_t limit, s
 tl::unexpected<error> session::abort(const error &e) noexcept {
   if (!peer_failed_) {
     // The peer may be gone; the error to return is the first one.
-    (void)with_host_memory(operation_, [&] {
+    (void)with_host_memory([&] {
       return peer_.send(static_cast<std::uint16_t>(kind::error), checkpoint::encode(e), {},
                         std::chrono::milliseconds(0), {});
     });

@@ -9,8 +9,8 @@ namespace stillmap::handoff {
 // Threads: externally synchronised.
 class session {
  public:
-  session(const device &d, connection &peer, const handoff_options &options, const char *operation)
-      : device_(d), peer_(peer), options_(options), operation_(operation) {}
+  session(const device &d, connection &peer, const handoff_options &options)
+      : device_(d), peer_(peer), options_(options) {}
 
   // Checks the peer's credentials, its role, and that it uses the same device.
   status greet(role own);
@@ -33,7 +33,6 @@ class session {
   const device &device_;
   connection &peer_;
   const handoff_options &options_;
-  const char *operation_;
   std::stop_token cancel_ = options_.cancel;
   bool peer_failed_ = false;
 };

@@ -22,7 +22,7 @@ result<hello> decode_hello(std::span<const std::byte> from) {
   hello h;
   fields(r, h);
   if (r.done()) return h;
-  return make_error(errc::corrupt, "handoff::decode_hello", "not a valid hello message");
+  return make_error(errc::corrupt, "not a valid hello message");
 }
 
 }  // namespace stillmap::handoff

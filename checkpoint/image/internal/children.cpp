@@ -15,7 +15,6 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *children_op = "image::write";
 constexpr std::size_t max_listed_children = 8;
 // Of what this process has no right to read, and of links and sockets that lead to no file.
 constexpr std::errc of_no_image[] = {
@@ -30,7 +29,7 @@ tl::unexpected<error> in_use(const char *reason, const std::vector<std::string> 
   if (names.size() > max_listed_children) {
     found += " and " + std::to_string(names.size() - max_listed_children) + " more";
   }
-  const error e = make_error(errc::busy, children_op, reason).value();
+  const error e = make_error(errc::busy, reason).value();
   return tl::unexpected(e.with({.found = std::move(found)}));
 }
 
@@ -46,8 +45,7 @@ result<folder_contents> list_folder_above(checkpoint::file_system &files, int di
   const checkpoint::open_directory above{
       files, files.open_at(directory, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0)};
   if (above.fd < 0) {
-    return make_system_error(-above.fd, children_op,
-                             "cannot open the folder in which the set's folder is");
+    return make_system_error(-above.fd, "cannot open the folder in which the set's folder is");
   }
   auto out = list_folder(above.fd, files);
   if (out) STILLMAP_RETURN_IF_ERROR(check_all_read(*out));

@@ -15,7 +15,6 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *extents_op = "image::write";
 constexpr std::size_t none = SIZE_MAX;
 
 }  // namespace
@@ -45,7 +44,7 @@ class extent_writer::worker {
       STILLMAP_RETURN_IF_ERROR(one(i));
       all_.report(all_.table_[i]);
       if (all_.options_.cancel.stop_requested()) {
-        return make_error(errc::operation_canceled, extents_op, "stop requested");
+        return make_error(errc::operation_canceled, "stop requested");
       }
     }
     return queue_.finish();
@@ -75,7 +74,7 @@ class extent_writer::worker {
     STILLMAP_ASSIGN_OR_RETURN(const auto got, all_.from_.chunk(r.at, room));
     const bytes_view contents = got;
     if (contents.size() != r.bytes) {
-      return checkpoint::file_error(errc::invalid_argument, extents_op,
+      return checkpoint::file_error(errc::invalid_argument,
                                     "the source returned a chunk of the wrong size", part::extents,
                                     0, std::to_string(contents.size()), std::to_string(r.bytes));
     }
@@ -224,7 +223,7 @@ void extent_writer::stop(status result) {
 status extent_writer::run() {
   checkpoint::parallel_for(checkpoint::threads_for(options_.threads, table_.size()),
                            [this]() noexcept {
-                             auto ok = with_host_memory(extents_op, [this]() -> status {
+                             auto ok = with_host_memory([this]() -> status {
                                worker w(*this);
                                STILLMAP_RETURN_IF_ERROR(w.prepare());
                                return w.work();

@@ -24,14 +24,13 @@ bool is_unsupported(int r) {
 }  // namespace
 
 result<std::unique_ptr<folder_lock>> folder_lock::take(checkpoint::file_system &files,
-                                                       int directory, const char *op) {
+                                                       int directory) {
   constexpr int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   for (int attempt = 0; attempt < max_attempts; ++attempt) {
     std::unique_ptr<folder_lock> lock(new folder_lock(files, directory));
     lock->fd_ = files.open_at(directory, lock_name, flags, 0600);
     if (lock->fd_ < 0) {
-      return make_system_error(-lock->fd_, op, "cannot open the lock file of the folder",
-                               lock_name);
+      return make_system_error(-lock->fd_, "cannot open the lock file of the folder", lock_name);
     }
     const int r = files.lock(lock->fd_);
     if (r == -EWOULDBLOCK) break;
@@ -39,9 +38,9 @@ result<std::unique_ptr<folder_lock>> folder_lock::take(checkpoint::file_system &
     if (lock->locked_ && !files.leads_to(directory, lock_name, lock->fd_)) continue;
     lock->remove_ = true;  // where it cannot be locked, nobody else has locked it either
     if (lock->locked_ || is_unsupported(r)) return lock;
-    return make_system_error(-r, op, "cannot lock the folder", lock_name);
+    return make_system_error(-r, "cannot lock the folder", lock_name);
   }
-  return checkpoint::file_error(errc::busy, op, "another process is writing a set into this folder",
+  return checkpoint::file_error(errc::busy, "another process is writing a set into this folder",
                                 part::set, 0);
 }
 

@@ -14,8 +14,7 @@ class folder_lock {
  public:
   // `directory`: stays open as long as the lock.
   // Errors: busy (another writer has it), errors of system calls.
-  static result<std::unique_ptr<folder_lock>> take(checkpoint::file_system &files, int directory,
-                                                   const char *op);
+  static result<std::unique_ptr<folder_lock>> take(checkpoint::file_system &files, int directory);
   folder_lock(const folder_lock &) = delete;
   // Removes the file; not in a forked child.
   ~folder_lock();

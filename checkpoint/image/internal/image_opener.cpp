@@ -20,8 +20,6 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *image_opener_op = "image::open";
-
 std::string at_most(std::uint64_t n) {
   return "at most " + std::to_string(n);
 }
@@ -29,9 +27,9 @@ std::string at_most(std::uint64_t n) {
 status set_parent(open_image &image, const std::shared_ptr<const open_image> &parent) {
   if (image.key != parent->key) {
     const superblock &s = image.superblock;
-    return checkpoint::file_error(
-        errc::corrupt, image_opener_op, "the key of the digests is not that of the parent",
-        part::chunk_table, s.chunk_table.offset + s.chunks * record_bytes);
+    return checkpoint::file_error(errc::corrupt, "the key of the digests is not that of the parent",
+                                  part::chunk_table,
+                                  s.chunk_table.offset + s.chunks * record_bytes);
   }
   STILLMAP_RETURN_IF_ERROR(check_parent_references(image.table, image.superblock, parent->table));
   image.parent = parent;
@@ -43,39 +41,36 @@ status set_parent(open_image &image, const std::shared_ptr<const open_image> &pa
 
 status image_opener::check_canceled() const {
   if (!options_.cancel.stop_requested()) return {};
-  return make_error(errc::operation_canceled, image_opener_op, "stop requested");
+  return make_error(errc::operation_canceled, "stop requested");
 }
 
 status image_opener::check_limits(const superblock &s) {
   if (s.contents_bytes > options_.max_contents_bytes) {
-    return checkpoint::file_error(errc::invalid_argument, image_opener_op,
-                                  "the contents exceed max_contents_bytes", part::superblock, 136,
-                                  std::to_string(s.contents_bytes),
+    return checkpoint::file_error(errc::invalid_argument, "the contents exceed max_contents_bytes",
+                                  part::superblock, 136, std::to_string(s.contents_bytes),
                                   at_most(options_.max_contents_bytes));
   }
   // At most 64 images of less than 2^56 bytes: no overflow.
   metadata_bytes_ += s.chunk_table.bytes + s.manifest.bytes + s.seals.bytes;
   if (metadata_bytes_ > options_.max_metadata_bytes) {
     return checkpoint::file_error(
-        errc::invalid_argument, image_opener_op,
+        errc::invalid_argument,
         "the metadata of the image and its parents exceeds max_metadata_bytes", part::superblock,
         152, std::to_string(metadata_bytes_), at_most(options_.max_metadata_bytes));
   }
   if (s.encrypted() && !options_.key) {
-    return checkpoint::file_error(errc::invalid_argument, image_opener_op,
+    return checkpoint::file_error(errc::invalid_argument,
                                   "the image is encrypted, and no key was given", part::superblock,
                                   16);
   }
   if (options_.key && !s.encrypted()) {
     // Who can replace the file, and does not know the key, must not be able to choose its contents.
-    return checkpoint::file_error(errc::corrupt, image_opener_op, "the image is not encrypted",
-                                  part::superblock, 16, "no encryption",
-                                  "encrypted with the key that was given");
+    return checkpoint::file_error(errc::corrupt, "the image is not encrypted", part::superblock, 16,
+                                  "no encryption", "encrypted with the key that was given");
   }
   if (options_.signed_by && !s.is_signed()) {
-    return checkpoint::file_error(errc::corrupt, image_opener_op, "the image is not signed",
-                                  part::superblock, 16, "no signature",
-                                  "signed with " + options_.signed_by->text());
+    return checkpoint::file_error(errc::corrupt, "the image is not signed", part::superblock, 16,
+                                  "no signature", "signed with " + options_.signed_by->text());
   }
   return {};
 }
@@ -86,21 +81,18 @@ status image_opener::read_signature(open_image &image) const {
   const auto b = room.bytes();
   STILLMAP_RETURN_IF_ERROR(image.file.read(b, at));
   if (!all_zero(b.subspan(signature_bytes))) {
-    return checkpoint::file_error(errc::corrupt, image_opener_op,
-                                  "the padding after the signature is not zero", part::signature,
-                                  at + signature_bytes);
+    return checkpoint::file_error(errc::corrupt, "the padding after the signature is not zero",
+                                  part::signature, at + signature_bytes);
   }
   const verifying_key key{load<decltype(verifying_key::bytes)>(b, 0)};
   const signature s{load<decltype(signature::bytes)>(b, key.bytes.size())};
   if (options_.signed_by && key != *options_.signed_by) {
-    return checkpoint::file_error(errc::corrupt, image_opener_op,
-                                  "the image is signed with another key", part::signature, at,
-                                  key.text(), options_.signed_by->text());
+    return checkpoint::file_error(errc::corrupt, "the image is signed with another key",
+                                  part::signature, at, key.text(), options_.signed_by->text());
   }
   if (!is_signature(s, key, image.superblock.root)) {
-    return checkpoint::file_error(errc::corrupt, image_opener_op,
-                                  "the signature does not match the root digest", part::signature,
-                                  at + key.bytes.size(), s.text());
+    return checkpoint::file_error(errc::corrupt, "the signature does not match the root digest",
+                                  part::signature, at + key.bytes.size(), s.text());
   }
   image.signer = key;
   return {};
@@ -114,13 +106,11 @@ result<std::vector<std::byte>> image_opener::read_part(open_image &image, const 
   STILLMAP_RETURN_IF_ERROR(image.file.read(room.bytes(), r.offset));
   const bytes_view stored = room.bytes().first(r.bytes);
   if (const sha256 found = sha256_of(stored); found != sum) {
-    return checkpoint::file_error(errc::corrupt, image_opener_op,
-                                  "the SHA-256 differs from the superblock's", where, r.offset,
-                                  found.text(), sum.text());
+    return checkpoint::file_error(errc::corrupt, "the SHA-256 differs from the superblock's", where,
+                                  r.offset, found.text(), sum.text());
   }
   if (!all_zero(room.bytes().subspan(r.bytes))) {
-    return checkpoint::file_error(errc::corrupt, image_opener_op, "the padding is not zero", where,
-                                  r.end());
+    return checkpoint::file_error(errc::corrupt, "the padding is not zero", where, r.end());
   }
   std::vector<std::byte> bytes(r.bytes - image.superblock.tag());
   if (!image.decrypt_with) {
@@ -204,12 +194,11 @@ status image_opener::find_parent(open_image &image, int directory) {
     if (found) return {};
   }
   const superblock &s = image.superblock;
-  const auto e = replaced ? make_error(errc::corrupt, image_opener_op,
-                                       "the parent was replaced: its root digest differs")
-                 : unlisted != 0
-                     ? make_system_error(unlisted, image_opener_op,
-                                         "the parent was not found: a folder cannot be listed")
-                     : make_system_error(ENOENT, image_opener_op, "the parent was not found");
+  const auto e =
+      replaced ? make_error(errc::corrupt, "the parent was replaced: its root digest differs")
+      : unlisted != 0
+          ? make_system_error(unlisted, "the parent was not found: a folder cannot be listed")
+          : make_system_error(ENOENT, "the parent was not found");
   return tl::unexpected(
       e.value().with({.where = checkpoint::position(part::parent, 64),
                       .expected = s.parent.text() + " with root " + s.parent_root.text()}));
@@ -218,15 +207,13 @@ status image_opener::find_parent(open_image &image, int directory) {
 status image_opener::read_metadata(open_image &image, int directory,
                                    const std::shared_ptr<const open_image> &known_parent) {
   if (++depth_ > max_chain_length) {
-    return checkpoint::file_error(errc::corrupt, image_opener_op,
-                                  "the chain of parents is too long", part::parent, 64, {},
-                                  at_most(max_chain_length));
+    return checkpoint::file_error(errc::corrupt, "the chain of parents is too long", part::parent,
+                                  64, {}, at_most(max_chain_length));
   }
   STILLMAP_ASSIGN_OR_RETURN(const std::uint64_t size, image.file.size());
   if (size < block_bytes) {
-    return checkpoint::file_error(errc::corrupt, image_opener_op,
-                                  "the file is too short for an image", part::file, 0,
-                                  std::to_string(size), "at least 4096");
+    return checkpoint::file_error(errc::corrupt, "the file is too short for an image", part::file,
+                                  0, std::to_string(size), "at least 4096");
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto block, checkpoint::aligned_memory::create(block_bytes));
   STILLMAP_RETURN_IF_ERROR(image.file.read(block.bytes(), 0));
@@ -234,8 +221,8 @@ status image_opener::read_metadata(open_image &image, int directory,
   const superblock &s = image.superblock;
   if (size != s.file_bytes) {
     return checkpoint::file_error(
-        errc::corrupt, image_opener_op, "the size of the file differs from the superblock's",
-        part::superblock, 24, std::to_string(size), std::to_string(s.file_bytes));
+        errc::corrupt, "the size of the file differs from the superblock's", part::superblock, 24,
+        std::to_string(size), std::to_string(s.file_bytes));
   }
   STILLMAP_RETURN_IF_ERROR(check_limits(s));
   if (s.is_signed()) STILLMAP_RETURN_IF_ERROR(read_signature(image));
@@ -286,24 +273,20 @@ result<std::shared_ptr<open_image>> image_opener::open_file(
 
 result<reader> image_opener::open(int directory, const std::string &name, const std::string &path,
                                   const std::shared_ptr<const open_image> &known_parent) {
-  return checkpoint::in_file(with_host_memory(image_opener_op,
-                                              [&]() -> result<reader> {
-                                                STILLMAP_ASSIGN_OR_RETURN(
-                                                    auto image,
-                                                    open_file(directory, name, path, known_parent));
-                                                return reader(std::move(image));
-                                              }),
-                             path);
+  const auto open_here = [&]() -> result<reader> {
+    STILLMAP_ASSIGN_OR_RETURN(auto image, open_file(directory, name, path, known_parent));
+    return reader(std::move(image));
+  };
+  return checkpoint::in_file(with_host_memory(open_here), path);
 }
 
 result<reader> reader::open(const std::string &path, const open_options &options) {
+  const operation_scope scope("image::open");
   checkpoint::file_system &files = *options.files;
   STILLMAP_ASSIGN_OR_RETURN(
       const auto at,
       checkpoint::in_file(
-          with_host_memory(image_opener_op,
-                           [&] { return checkpoint::target_name::create(files, path); }),
-          path));
+          with_host_memory([&] { return checkpoint::target_name::create(files, path); }), path));
   return image_opener(options).open(at.directory(), at.name(), path);
 }
 

@@ -13,13 +13,10 @@
 namespace stillmap::image {
 namespace {
 
-constexpr const char *manifest_wire_op = "image::open";
-constexpr const char *manifest_encode_op = "image::encode(manifest)";
-
 tl::unexpected<error> wrong_encoding(const char *reason, std::string found = {},
                                      std::string expected = {}) {
-  return checkpoint::file_error(errc::corrupt, manifest_wire_op, reason, part::manifest, 0,
-                                std::move(found), std::move(expected));
+  return checkpoint::file_error(errc::corrupt, reason, part::manifest, 0, std::move(found),
+                                std::move(expected));
 }
 
 // The FlatBuffers verifier checks bounds, not the alignment of structs in vectors.
@@ -116,7 +113,7 @@ status read_access(const wire::Manifest &w, manifest &m) {
 }  // namespace
 
 result<std::vector<std::byte>> encode(const manifest &m) {
-  return with_host_memory(manifest_encode_op, [&]() -> result<std::vector<std::byte>> {
+  return with_host_memory("image::encode", [&]() -> result<std::vector<std::byte>> {
     flatbuffers::FlatBufferBuilder b(4096);
     std::vector<flatbuffers::Offset<flatbuffers::String>> tags;
     for (const std::string &t : m.tags) tags.push_back(b.CreateString(t));
@@ -158,9 +155,9 @@ result<std::vector<std::byte>> encode(const manifest &m) {
     wire::FinishManifestBuffer(b, wire::CreateManifest(b, device, all_tags, all_blocks, all_pages,
                                                        all_lists, all_places, all_notes));
     if (b.GetSize() > max_manifest_bytes) {
-      return checkpoint::file_error(
-          errc::invalid_argument, manifest_encode_op, "the manifest is too large", part::manifest,
-          0, std::to_string(b.GetSize()), "at most " + std::to_string(max_manifest_bytes));
+      return checkpoint::file_error(errc::invalid_argument, "the manifest is too large",
+                                    part::manifest, 0, std::to_string(b.GetSize()),
+                                    "at most " + std::to_string(max_manifest_bytes));
     }
     const auto *begin = reinterpret_cast<const std::byte *>(b.GetBufferPointer());
     return std::vector<std::byte>(begin, begin + b.GetSize());
@@ -168,7 +165,7 @@ result<std::vector<std::byte>> encode(const manifest &m) {
 }
 
 result<manifest> decode_manifest(const std::byte *bytes, std::size_t size) {
-  return with_host_memory(manifest_wire_op, [&]() -> result<manifest> {
+  return with_host_memory("image::decode_manifest", [&]() -> result<manifest> {
     // Tables: one of all, the device, the lists and the notes.
     flatbuffers::Verifier verifier(reinterpret_cast<const std::uint8_t *>(bytes), size, 8,
                                    2 + max_access_lists + max_notes);

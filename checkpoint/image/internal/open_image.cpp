@@ -10,11 +10,6 @@
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::image {
-namespace {
-
-constexpr const char *open_image_op = "image::read";
-
-}  // namespace
 
 std::unique_ptr<chunk_scratch> open_image::take_scratch() const {
   const lock_guard lock(mutex);
@@ -42,7 +37,7 @@ open_image::source open_image::resolve(std::size_t n) const {
 
 status open_image::load(std::size_t n, std::span<std::byte> to, chunk_scratch &scratch,
                         bool thorough) const {
-  auto ok = with_host_memory(open_image_op, [&] { return load_checked(n, to, scratch, thorough); });
+  auto ok = with_host_memory([&] { return load_checked(n, to, scratch, thorough); });
   if (!ok) std::memset(to.data(), 0, to.size());
   return checkpoint::in_file(std::move(ok), path);
 }
@@ -55,8 +50,8 @@ status open_image::load_checked(std::size_t n, std::span<std::byte> to, chunk_sc
     return {};
   }
   const auto corrupt = [&](const char *reason, std::string found, std::string expected) {
-    return checkpoint::file_error(errc::corrupt, open_image_op, reason, part::extents, r.where,
-                                  std::move(found), std::move(expected));
+    return checkpoint::file_error(errc::corrupt, reason, part::extents, r.where, std::move(found),
+                                  std::move(expected));
   };
   // A raw extent without encryption is its contents: read directly into aligned memory.
   const bool plain_text = r.kind == chunk_kind::raw && !decrypt_with;

@@ -12,6 +12,7 @@
 
 #include "stillmap/checkpoint/image/internal/random.h"
 #include "stillmap/checkpoint/image/internal/wire.h"
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::image {
@@ -35,8 +36,8 @@ const unsigned char *raw(const std::byte *p) {
   return reinterpret_cast<const unsigned char *>(p);
 }
 
-tl::unexpected<error> invalid(const char *operation, const char *reason) {
-  return make_error(errc::invalid_argument, operation, reason);
+tl::unexpected<error> invalid(const char *reason) {
+  return make_error(errc::invalid_argument, reason);
 }
 
 pkey private_key(const signing_key &key) {
@@ -59,24 +60,27 @@ struct bound {
 }  // namespace
 
 result<secret_key> make_secret_key() {
+  const operation_scope scope("image::make_secret_key");
   secret_key key;
   STILLMAP_RETURN_IF_ERROR(fill_random(key.bytes));
   return key;
 }
 
 result<signing_key> make_signing_key() {
+  const operation_scope scope("image::make_signing_key");
   signing_key key;
   STILLMAP_RETURN_IF_ERROR(fill_random(key.bytes));
   return key;
 }
 
 result<verifying_key> verifying_key_of(const signing_key &key) {
+  const operation_scope scope("image::verifying_key_of");
   const pkey k = private_key(key);
   verifying_key half;
   std::size_t size = half.bytes.size();
   if (!k || EVP_PKEY_get_raw_public_key(k.get(), raw(half.bytes.data()), &size) != 1 ||
       size != half.bytes.size()) {
-    return invalid("image::verifying_key_of", "not a valid key");
+    return invalid("not a valid key");
   }
   return half;
 }
@@ -91,7 +95,7 @@ result<signature> sign(const signing_key &key, const sha256 &root) {
       EVP_DigestSign(context.get(), raw(s.bytes.data()), &size, raw(root.bytes.data()),
                      root.bytes.size()) != 1 ||
       size != s.bytes.size()) {
-    return invalid("image::sign", "not a valid key");
+    return invalid("not a valid key");
   }
   return s;
 }
@@ -129,21 +133,21 @@ result<cipher> cipher::create(const secret_key &key, const image_id &image) {
   };
   if (!context ||
       EVP_KDF_derive(context.get(), raw(c.key_.bytes.data()), c.key_.bytes.size(), params) != 1) {
-    return make_error(errc::not_supported, "image::encrypt", "this OpenSSL has no HKDF");
+    return make_error(errc::not_supported, "this OpenSSL has no HKDF");
   }
   return c;
 }
 
 status cipher::encrypt(nonce n, bytes_view from, std::span<std::byte> to) const {
   if (run(true, n, from, to.first(from.size()), to.last(tag_bytes))) return {};
-  return make_error(errc::not_supported, "image::encrypt", "OpenSSL failed to encrypt");
+  return make_error(errc::not_supported, "OpenSSL failed to encrypt");
 }
 
 status cipher::decrypt(nonce n, bytes_view from, std::span<std::byte> to) const {
   std::array<std::byte, tag_bytes> tag;
   std::memcpy(tag.data(), from.data() + to.size(), tag.size());
   if (run(false, n, from.first(to.size()), to, tag)) return {};
-  return make_error(errc::corrupt, "image::decrypt", "encrypted with another key, or damaged");
+  return make_error(errc::corrupt, "encrypted with another key, or damaged");
 }
 
 result<cipher::authentication> cipher::authenticate(nonce n, bytes_view bytes) const {
@@ -157,7 +161,7 @@ result<cipher::authentication> cipher::authenticate(nonce n, bytes_view bytes) c
 status cipher::check_authentic(nonce n, bytes_view bytes, const authentication &found) const {
   STILLMAP_ASSIGN_OR_RETURN(const authentication made, authenticate(n, bytes));
   if (CRYPTO_memcmp(made.bytes.data(), found.bytes.data(), tag_bytes) == 0) return {};
-  return make_error(errc::corrupt, "image::decrypt", "encrypted with another key, or damaged");
+  return make_error(errc::corrupt, "encrypted with another key, or damaged");
 }
 
 bool cipher::run(bool encrypt, nonce n, bytes_view from, std::span<std::byte> to,

@@ -78,8 +78,7 @@ status write_queue::submit(unsigned i) {
   --busy_;
   if (sqe != nullptr) {
     // The entry is queued but was not submitted; it is never submitted again.
-    return checkpoint::system_error_at(r == 0 ? EIO : -r, "image::write",
-                                       "io_uring accepts no write", s.offset);
+    return checkpoint::system_error_at(r == 0 ? EIO : -r, "io_uring accepts no write", s.offset);
   }
   return file_.write(left, s.offset);
 }
@@ -92,7 +91,7 @@ status write_queue::wait_for_one() {
   } while (r == -EINTR || r == -EAGAIN);
   if (r != 0) {
     ring_lost_ = true;
-    return make_system_error(-r, "image::write", "cannot wait for io_uring");
+    return make_system_error(-r, "cannot wait for io_uring");
   }
   const auto i = static_cast<unsigned>(cqe->user_data);
   slot &s = slots_[i];
@@ -103,7 +102,7 @@ status write_queue::wait_for_one() {
   --busy_;
   if (n > 0 && static_cast<std::size_t>(n) >= ended.left.size()) return {};
   if (n < 0 && n != -EINVAL) {
-    return checkpoint::system_error_at(-n, "image::write", "cannot write", ended.offset);
+    return checkpoint::system_error_at(-n, "cannot write", ended.offset);
   }
   // A short write, or EINVAL: checkpoint::block_file::write writes the rest, and handles both.
   const std::size_t whole = static_cast<std::size_t>(std::max(n, 0)) / block_bytes * block_bytes;

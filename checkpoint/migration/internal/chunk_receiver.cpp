@@ -5,7 +5,6 @@
 namespace stillmap::migration {
 namespace {
 
-constexpr const char *chunk_receiver_op = "migration::receive";
 constexpr std::size_t verify_bytes = std::size_t{32} << 20;
 
 }  // namespace
@@ -43,8 +42,8 @@ status chunk_receiver::take(channel &from, const header &h, std::chrono::millise
     round_chunks_ = 0;
   }
   if (++round_chunks_ > max_round_chunks_) {
-    return make_error(errc::corrupt, chunk_receiver_op, "a round has more chunks than the layout",
-                      round_chunks_, max_round_chunks_, error_unit::items);
+    return make_error(errc::corrupt, "a round has more chunks than the layout", round_chunks_,
+                      max_round_chunks_, error_unit::items);
   }
   STILLMAP_RETURN_IF_ERROR(receive(from, h, timeout));
   return unverified_.size() * chunk_bytes_ < verify_bytes ? status() : verify();
@@ -60,8 +59,8 @@ status chunk_receiver::receive(channel &from, const header &h, std::chrono::mill
     return copier_.clear(range, buffer_);
   }
   if (h.what != kind::chunk || h.body != range.bytes) {
-    return make_error(errc::corrupt, chunk_receiver_op, "a chunk of the wrong size", h.body,
-                      range.bytes, error_unit::bytes);
+    return make_error(errc::corrupt, "a chunk of the wrong size", h.body, range.bytes,
+                      error_unit::bytes);
   }
   std::byte *const at = buffers_.data() + buffer_ * chunk_bytes_;
   STILLMAP_RETURN_IF_ERROR(from.receive({at, range.bytes}, timeout));

@@ -11,7 +11,6 @@
 namespace stillmap::migration {
 namespace {
 
-constexpr const char *destination_memory_op = "migration::receive";
 // Pages created and mapped per batch: enough to share a set-access, few enough that the first
 // chunks do not wait long.
 constexpr std::size_t pages_per_batch = 16;
@@ -31,14 +30,16 @@ status destination_memory::prepare(layout_message l) {
   STILLMAP_ASSIGN_OR_RETURN(auto factory, checkpoint::page_factory::create(device_, kinds));
   STILLMAP_RETURN_IF_ERROR(reserve(std::move(l)));
   try {
-    page_thread_ = start_thread(
-        [this, pages, factory = std::move(factory)](const std::stop_token &stop) mutable {
+    page_thread_ =
+        start_thread([this, pages, factory = std::move(factory),
+                      operation = operation_scope::current()](const std::stop_token &stop) mutable {
+          const operation_scope scope(operation);
           create_pages(std::move(factory), pages, stop);
         });
   } catch (const std::system_error &e) {
-    return fail_pages(error{e.code(), destination_memory_op, "no thread could be created"});
+    return fail_pages(make_system_error(e.code().value(), "no thread could be created").value());
   } catch (const std::bad_alloc &) {
-    return fail_pages(host_out_of_memory(destination_memory_op).value());
+    return fail_pages(host_out_of_memory().value());
   }
   return {};
 }
@@ -53,7 +54,7 @@ status destination_memory::fail_pages(const error &why) noexcept {
 
 status destination_memory::check_between_rounds(const char *otherwise) const {
   if (rounds_ == 0) return {};
-  return make_error(errc::corrupt, destination_memory_op, otherwise, rounds_, 0, error_unit::items);
+  return make_error(errc::corrupt, otherwise, rounds_, 0, error_unit::items);
 }
 
 // Addresses come first: they may be in use. Those of the previous layout are released and reserved
@@ -62,16 +63,14 @@ status destination_memory::reserve(layout_message l) {
   STILLMAP_RETURN_IF_ERROR(checkpoint::check(l.layout, device_.capabilities().page_bytes));
   STILLMAP_RETURN_IF_ERROR(checkpoint::can_hold(device_, l.layout));
   if (max_bytes_ != 0 && l.layout.bytes() > max_bytes_) {
-    return make_error(errc::out_of_memory, destination_memory_op,
-                      "the task is larger than this receiver accepts", l.layout.bytes(), max_bytes_,
-                      error_unit::bytes);
+    return make_error(errc::out_of_memory, "the task is larger than this receiver accepts",
+                      l.layout.bytes(), max_bytes_, error_unit::bytes);
   }
   std::size_t bytes = 0;
   for (const auto &p : l.layout.pages) {
     if (p.bytes % chunk_bytes_ != 0) {
-      return make_error(errc::corrupt, destination_memory_op,
-                        "a page is not a multiple of the chunk size", p.bytes, chunk_bytes_,
-                        error_unit::bytes);
+      return make_error(errc::corrupt, "a page is not a multiple of the chunk size", p.bytes,
+                        chunk_bytes_, error_unit::bytes);
     }
     bytes += p.bytes;
   }
@@ -109,17 +108,16 @@ status destination_memory::reserve(layout_message l) {
 // The page thread.
 void destination_memory::create_pages(checkpoint::page_factory factory, std::size_t pages,
                                       const std::stop_token &stop) noexcept {
-  status s = with_host_memory(destination_memory_op, [&]() -> status {
+  status s = with_host_memory([&]() -> status {
     for (std::size_t i = 0; i < pages && !stop.stop_requested(); i += pages_per_batch) {
       STILLMAP_RETURN_IF_ERROR(create_batch(factory, i, std::min(pages_per_batch, pages - i)));
     }
     return {};
   });
   const lock_guard lock(mutex_);
-  if (s && stop.stop_requested())
-    s = make_error(errc::operation_canceled, destination_memory_op, "stop requested");
+  if (s && stop.stop_requested()) s = make_error(errc::operation_canceled, "stop requested");
   if (s) {
-    s = with_host_memory(destination_memory_op, [&]() STILLMAP_REQUIRES(mutex_) {
+    s = with_host_memory([&]() STILLMAP_REQUIRES(mutex_) {
       std::vector<page_ptr> order;
       for (const std::uint32_t n : numbers_) order.push_back(pages_.at(n).memory);
       return memory_->map(order);
@@ -169,10 +167,8 @@ bool destination_memory::prepared() const {
 
 result<std::size_t> destination_memory::begin_round() {
   const lock_guard lock(mutex_);
-  if (!memory_)
-    return make_error(errc::corrupt, destination_memory_op, "contents arrived before a layout");
-  if (rounds_closed_)
-    return make_error(errc::corrupt, destination_memory_op, "contents arrived after the commit");
+  if (!memory_) return make_error(errc::corrupt, "contents arrived before a layout");
+  if (rounds_closed_) return make_error(errc::corrupt, "contents arrived after the commit");
   ++rounds_;
   std::size_t chunks = 0;
   for (const auto &[number, p] : pages_) chunks += p.chunks.size();
@@ -202,8 +198,7 @@ std::optional<std::pair<destination_memory::page *, std::uint32_t>> destination_
 result<virtual_range> destination_memory::range_of(std::uint64_t chunk) {
   unique_lock lock(mutex_);
   const auto found = find(chunk);
-  if (!found)
-    return make_error(errc::corrupt, destination_memory_op, "the layout has no such chunk", chunk);
+  if (!found) return make_error(errc::corrupt, "the layout has no such chunk", chunk);
   const auto [p, index] = *found;
   pages_changed_.wait(
       lock, [p = p, this]() STILLMAP_REQUIRES(mutex_) { return bool(p->at) || !page_status_; });
@@ -220,8 +215,7 @@ void destination_memory::received(std::uint64_t chunk, const image::digest &d) {
 result<std::vector<std::uint64_t>> destination_memory::compare(
     const std::vector<image::digest> &sealed) const {
   unique_lock lock(mutex_);
-  if (!memory_)
-    return make_error(errc::corrupt, destination_memory_op, "a seal arrived before a layout");
+  if (!memory_) return make_error(errc::corrupt, "a seal arrived before a layout");
   pages_changed_.wait(lock,
                       [this]() STILLMAP_REQUIRES(mutex_) { return all_mapped_ || !page_status_; });
   if (!page_status_) return tl::unexpected(page_status_.error());
@@ -229,9 +223,8 @@ result<std::vector<std::uint64_t>> destination_memory::compare(
   std::size_t all = 0;
   for (const std::uint32_t n : numbers_) all += pages_.at(n).chunks.size();
   if (all != sealed.size()) {
-    return make_error(errc::corrupt, destination_memory_op,
-                      "a seal has another number of chunks than the layout", sealed.size(), all,
-                      error_unit::items);
+    return make_error(errc::corrupt, "a seal has another number of chunks than the layout",
+                      sealed.size(), all, error_unit::items);
   }
   std::vector<std::uint64_t> different;
   auto expected = sealed.begin();

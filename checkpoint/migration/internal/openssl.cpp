@@ -4,12 +4,12 @@
 
 namespace stillmap::migration {
 
-error openssl_error(errc c, const char *operation, const char *fallback) {
+error openssl_error(errc c, const char *fallback) {
   const char *reason = nullptr;
   for (unsigned long e = ERR_get_error(); e != 0; e = ERR_get_error()) {
     if (reason == nullptr) reason = ERR_reason_error_string(e);
   }
-  return make_error(c, operation, reason != nullptr ? reason : fallback).value();
+  return make_error(c, reason != nullptr ? reason : fallback).value();
 }
 
 owned_bio read_bio(const std::string &pem) {

@@ -33,7 +33,7 @@ using owned_ssl = owned<SSL, SSL_free>;
 
 // This thread's OpenSSL error, cleared, as an error with code `c`. Its reason is OpenSSL's text (a
 // literal), or `fallback` if OpenSSL has none.
-error openssl_error(errc c, const char *operation, const char *fallback);
+error openssl_error(errc c, const char *fallback);
 
 // Reads from `pem`, which must outlive the result.
 owned_bio read_bio(const std::string &pem);

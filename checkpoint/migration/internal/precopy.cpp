@@ -9,7 +9,6 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-constexpr const char *precopy_op = "migration::send";
 constexpr int most_throttled = 3;  // times that the task is asked to write less
 constexpr int max_attempts = 4;    // to send a chunk that arrives damaged
 // Fewer chunks than a device has processors take one launch as long.
@@ -28,8 +27,8 @@ std::uint64_t milliseconds(double seconds) {
 }
 
 tl::unexpected<error> still_damaged(std::uint64_t chunks) {
-  return make_error(errc::corrupt, precopy_op, "the same chunks arrive damaged repeatedly", chunks,
-                    0, error_unit::items);
+  return make_error(errc::corrupt, "the same chunks arrive damaged repeatedly", chunks, 0,
+                    error_unit::items);
 }
 
 }  // namespace
@@ -43,7 +42,7 @@ status precopy::copy_while_running() {
   if (!can_detect_changes_) {
     if (stop_and_copy) return {};
     if (digests.error().code == std::errc::not_enough_memory) return digests;
-    return make_error(errc::not_supported, precopy_op,
+    return make_error(errc::not_supported,
                       "the device cannot detect changes, and a long downtime is not allowed");
   }
   for (;;) {
@@ -65,7 +64,7 @@ result<bool> precopy::another_round(const downtime_estimate &e, std::size_t sent
   const double saved = e.sending * (1 - (e.scanning + e.sending) / round_seconds_);
   if (e.without_sending() > max_downtime() && saved < 0.1 * e.seconds()) {
     if (stop_and_copy) return false;
-    return make_error(errc::busy, precopy_op,
+    return make_error(errc::busy,
                       "the task cannot be stopped for so short a time: scanning all its memory for "
                       "changes takes longer",
                       milliseconds(e.without_sending()), milliseconds(max_downtime()),
@@ -81,8 +80,8 @@ result<bool> precopy::another_round(const downtime_estimate &e, std::size_t sent
     if (out_.rounds < 2 * options_.max_rounds) return true;
   }
   if (stop_and_copy) return false;
-  return make_error(errc::busy, precopy_op, "the task writes faster than it can be copied",
-                    e.bytes_left, static_cast<std::uint64_t>(bytes_per_second_ * max_downtime()),
+  return make_error(errc::busy, "the task writes faster than it can be copied", e.bytes_left,
+                    static_cast<std::uint64_t>(bytes_per_second_ * max_downtime()),
                     error_unit::bytes);
 }
 

@@ -15,7 +15,6 @@
 namespace stillmap::migration {
 namespace {
 
-constexpr const char *record_lock_op = "migration::record";
 // The path may lead to anything, and must not block whoever opens it.
 constexpr int lock_open_flags = O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
 // Of deletions, each between the opening and the locking of the file.
@@ -36,21 +35,21 @@ void explain(int fd) noexcept {
 
 result<record_lock> record_lock::take(std::string path) {
   const auto busy = [&path](const char *reason) {
-    return checkpoint::in_file(make_error(errc::busy, record_lock_op, reason), path);
+    return checkpoint::in_file(make_error(errc::busy, reason), path);
   };
   for (int attempt = 0; attempt < max_lock_attempts; ++attempt) {
     auto file = fork_closed_fd::open(path.c_str(), O_CREAT | O_RDWR | lock_open_flags, 0600);
     if (file.get() < 0) {
-      return make_system_error(errno, record_lock_op, "the lock file cannot be opened", path);
+      return make_system_error(errno, "the lock file cannot be opened", path);
     }
     struct stat st {};
     if (::fstat(file.get(), &st) != 0 || !S_ISREG(st.st_mode)) {
-      return checkpoint::in_file(
-          make_error(errc::not_supported, record_lock_op, "the lock is not a regular file"), path);
+      return checkpoint::in_file(make_error(errc::not_supported, "the lock is not a regular file"),
+                                 path);
     }
     if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK) return busy("another process holds the record");
-      return make_system_error(errno, record_lock_op, "the record cannot be locked", path);
+      return make_system_error(errno, "the record cannot be locked", path);
     }
     if (!file.is_open_at(path.c_str())) continue;
     explain(file.get());

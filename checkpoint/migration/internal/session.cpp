@@ -11,7 +11,6 @@
 namespace stillmap::migration {
 namespace {
 
-constexpr const char *session_op = "migration::receive";
 // Between messages a source may be silent; cancel_if_silent() limits that.
 constexpr std::chrono::milliseconds no_timeout = std::chrono::hours(24 * 365);
 // Leaves room for every change of owner that there can be.
@@ -20,11 +19,10 @@ constexpr std::uint64_t max_epoch = std::uint64_t{1} << 62;
 // Errors: busy (the task of this epoch cannot come here), corrupt.
 status check_epoch(const record &before, std::uint64_t epoch) {
   if (epoch == 0 || epoch > max_epoch) {
-    return make_error(errc::corrupt, session_op, "the task's epoch is out of range", epoch,
-                      max_epoch);
+    return make_error(errc::corrupt, "the task's epoch is out of range", epoch, max_epoch);
   }
   if (before.state == ownership::intent) {
-    return make_error(errc::busy, session_op,
+    return make_error(errc::busy,
                       "this machine's own transfer of the task is in doubt: resolve it first",
                       epoch, before.epoch);
   }
@@ -35,8 +33,8 @@ status check_epoch(const record &before, std::uint64_t epoch) {
   }
   const bool here = before.state == ownership::owner || before.state == ownership::running;
   if (here ? epoch <= newest : epoch < newest) {
-    return make_error(errc::busy, session_op, "this machine's record of the task has a newer epoch",
-                      epoch, newest);
+    return make_error(errc::busy, "this machine's record of the task has a newer epoch", epoch,
+                      newest);
   }
   return {};
 }
@@ -60,11 +58,10 @@ result<std::shared_ptr<session>> session::create(const device &d, const hello &h
                                                  peer_identity from,
                                                  const receive_options &options) {
   if (!d.capabilities().vmm) {
-    return make_error(errc::not_supported, session_op,
-                      "the device cannot map pages at fixed addresses");
+    return make_error(errc::not_supported, "the device cannot map pages at fixed addresses");
   }
   if (h.page_bytes % d.capabilities().page_bytes != 0) {
-    return make_error(errc::not_supported, session_op,
+    return make_error(errc::not_supported,
                       "the source's page size is not a multiple of this device's", h.page_bytes,
                       d.capabilities().page_bytes, error_unit::bytes);
   }
@@ -116,7 +113,7 @@ record session::make_refusal() const {
 status session::send_control(kind what, std::span<const std::byte> body, std::uint64_t number) {
   const lock_guard lock(mutex_);
   if (control_ == nullptr || state_ == state::dead) {
-    return make_error(errc::busy, session_op, "the control channel is closed");
+    return make_error(errc::busy, "the control channel is closed");
   }
   return send(*control_, what, body, options_.timeout, number);
 }
@@ -127,8 +124,7 @@ void session::refuse(const error &why) noexcept {
     const lock_guard lock(mutex_);
     if (state_ != state::copying) return;
   }
-  (void)with_host_memory(session_op,
-                         [&] { return send_control(kind::refusal, checkpoint::encode(why)); });
+  (void)with_host_memory([&] { return send_control(kind::refusal, checkpoint::encode(why)); });
 }
 
 status session::serve_control(channel &control) noexcept {
@@ -137,7 +133,7 @@ status session::serve_control(channel &control) noexcept {
     control_ = &control;
   }
   reached(step::accepted);
-  const status s = with_host_memory(session_op, [&]() -> status {
+  const status s = with_host_memory([&]() -> status {
     STILLMAP_RETURN_IF_ERROR(send_control(kind::welcome, encode(id_)));
     return receive_control(control);
   });
@@ -175,8 +171,7 @@ status session::receive_control(channel &control) {
         if (different.empty()) {
           const lock_guard lock(mutex_);
           if (state_ != state::copying && state_ != state::awaiting_commit) {
-            return make_error(errc::corrupt, session_op,
-                              "a seal arrived after the outcome was decided");
+            return make_error(errc::corrupt, "a seal arrived after the outcome was decided");
           }
           state_ = state::awaiting_commit;
           contents_ = image::digest_of(m->body);
@@ -196,11 +191,10 @@ status session::receive_control(channel &control) {
       case kind::discard: {
         const lock_guard lock(mutex_);
         if (state_ == state::awaiting_commit) state_ = state::copying;
-        return make_error(errc::operation_canceled, session_op,
-                          "the source cancelled the migration");
+        return make_error(errc::operation_canceled, "the source cancelled the migration");
       }
       default:
-        return make_error(errc::corrupt, session_op, "unexpected message on the control channel",
+        return make_error(errc::corrupt, "unexpected message on the control channel",
                           static_cast<std::uint64_t>(m->head.what));
     }
   }
@@ -210,8 +204,7 @@ status session::receive_control(channel &control) {
 status session::unseal() {
   const lock_guard lock(mutex_);
   if (state_ != state::copying && state_ != state::awaiting_commit) {
-    return make_error(errc::corrupt, session_op,
-                      "a layout or contents arrived after the outcome was decided");
+    return make_error(errc::corrupt, "a layout or contents arrived after the outcome was decided");
   }
   state_ = state::copying;
   return {};
@@ -223,19 +216,17 @@ status session::commit(const outcome_query &q) noexcept {
     if (state_ == state::owned || state_ == state::delivered) return {};  // a repeated commit
     if (state_ != state::awaiting_commit || q.session != id_ || q.task != hello_.task ||
         q.epoch != hello_.epoch + 1) {
-      return make_error(errc::corrupt, session_op,
-                        "a commit of another session, or before the seal", q.epoch,
+      return make_error(errc::corrupt, "a commit of another session, or before the seal", q.epoch,
                         hello_.epoch + 1);
     }
     STILLMAP_RETURN_IF_ERROR(memory_.close_rounds());
-    const status s = with_host_memory(session_op, [&]() STILLMAP_REQUIRES(mutex_) {
-      return file_->write(make_record(ownership::owner));
-    });
+    const status s = with_host_memory(
+        [&]() STILLMAP_REQUIRES(mutex_) { return file_->write(make_record(ownership::owner)); });
     if (!s) {
       // The record may be on disk all the same, so it is replaced by a refusal. If that fails as
       // well, receiver::core::outcome_on_record() writes it when the source asks.
       (void)with_host_memory(
-          session_op, [&]() STILLMAP_REQUIRES(mutex_) { return file_->write(make_refusal()); });
+          [&]() STILLMAP_REQUIRES(mutex_) { return file_->write(make_refusal()); });
       state_ = state::dead;
       return s;
     }
@@ -268,12 +259,12 @@ status session::serve_data(channel &data) {
   {
     const lock_guard lock(mutex_);
     if (state_ == state::dead || data_.size() >= hello_.channels || !memory_.prepared()) {
-      return make_error(errc::corrupt, session_op, "no further data channel is expected",
-                        data_.size(), hello_.channels, error_unit::items);
+      return make_error(errc::corrupt, "no further data channel is expected", data_.size(),
+                        hello_.channels, error_unit::items);
     }
     data_.push_back(&data);
   }
-  const status s = with_host_memory(session_op, [&] { return receive_data(data); });
+  const status s = with_host_memory([&] { return receive_data(data); });
   refuse(s.error());  // the session fails without this channel
   const lock_guard lock(mutex_);
   data_.erase(std::find(data_.begin(), data_.end(), &data));

@@ -14,14 +14,13 @@
 namespace stillmap::migration {
 namespace {
 
-constexpr const char *source_connections_op = "migration::send";
 // Room before the contents for their header, so that one call sends both.
 constexpr std::size_t header_room = 64;
 static_assert(header_room >= header::bytes);
 
 status commit_on(channel &to, const outcome_query &q, std::chrono::milliseconds timeout) {
   STILLMAP_RETURN_IF_ERROR(send(to, kind::commit, encode(q), timeout));
-  STILLMAP_RETURN_IF_ERROR(receive(to, kind::owner, 0, timeout, source_connections_op));
+  STILLMAP_RETURN_IF_ERROR(receive(to, kind::owner, 0, timeout));
   return {};
 }
 
@@ -66,8 +65,7 @@ result<std::unique_ptr<channel>> source_connections::connect(transport &to) {
     if (shut_down_ && now != nullptr) now->shutdown();
   };
   set_connecting(c.get());
-  const status s =
-      with_host_memory(source_connections_op, [&] { return c->handshake(options_.timeout); });
+  const status s = with_host_memory([&] { return c->handshake(options_.timeout); });
   set_connecting(nullptr);
   STILLMAP_RETURN_IF_ERROR(s);
   return c;
@@ -83,8 +81,8 @@ status source_connections::open(transport &to, const hello &h) {
   peer_ = control().peer();
   buffer_bytes_ = header_room + h.chunk_bytes;
   STILLMAP_RETURN_IF_ERROR(send(control(), kind::hello, encode(h), options_.timeout));
-  STILLMAP_ASSIGN_OR_RETURN(const message m, receive(control(), kind::welcome, 16, options_.timeout,
-                                                     source_connections_op));
+  STILLMAP_ASSIGN_OR_RETURN(const message m,
+                            receive(control(), kind::welcome, 16, options_.timeout));
   STILLMAP_ASSIGN_OR_RETURN(session_, decode_session(m.body));
   return {};
 }
@@ -93,12 +91,11 @@ status source_connections::open_channels(transport &to) {
   for (std::size_t i = 0; i < options_.channels; ++i) {
     STILLMAP_ASSIGN_OR_RETURN(auto c, connect(to));
     if (c->peer().fingerprint != peer_.fingerprint) {
-      return make_error(errc::not_supported, source_connections_op,
+      return make_error(errc::not_supported,
                         "a data channel reached another peer than the control channel", i);
     }
     STILLMAP_RETURN_IF_ERROR(send(*c, kind::join, encode(session_), options_.timeout, i));
-    STILLMAP_RETURN_IF_ERROR(
-        receive(*c, kind::welcome, 0, options_.timeout, source_connections_op));
+    STILLMAP_RETURN_IF_ERROR(receive(*c, kind::welcome, 0, options_.timeout));
     const lock_guard lock(shutdown_mutex_);
     data_.push_back(std::move(c));
     if (shut_down_) data_.back()->shutdown();
@@ -113,13 +110,11 @@ status source_connections::open_channels(transport &to) {
 status source_connections::prepare(const layout_message &l) {
   const std::vector<std::byte> body = encode(l);
   if (body.size() > checkpoint::largest_layout) {
-    return make_error(errc::not_supported, source_connections_op,
-                      "the layout is too large for one message", body.size(),
+    return make_error(errc::not_supported, "the layout is too large for one message", body.size(),
                       checkpoint::largest_layout, error_unit::bytes);
   }
   STILLMAP_RETURN_IF_ERROR(send(control(), kind::layout, body, options_.timeout));
-  STILLMAP_RETURN_IF_ERROR(
-      receive(control(), kind::prepared, 0, options_.timeout, source_connections_op));
+  STILLMAP_RETURN_IF_ERROR(receive(control(), kind::prepared, 0, options_.timeout));
   return {};
 }
 
@@ -142,8 +137,7 @@ result<std::size_t> source_connections::copy(source_memory &from, copy_round &ro
     // With fewer threads than tasks, one thread runs several. `find` is first: it waits for no
     // other.
     for (std::size_t i = next++; i <= channels; i = next++) {
-      const status s = with_host_memory(source_connections_op,
-                                        [&] { return i == 0 ? find() : send_all(i - 1); });
+      const status s = with_host_memory([&] { return i == 0 ? find() : send_all(i - 1); });
       if (s) continue;
       round.give_up();
       const lock_guard lock(failing.mutex);
@@ -161,8 +155,7 @@ result<std::size_t> source_connections::copy(source_memory &from, copy_round &ro
   }
   const auto timeout =
       failure ? options_.timeout : std::min(options_.timeout, std::chrono::milliseconds(500));
-  const auto m =
-      receive(control(), kind::round_received, max_table_bytes, timeout, source_connections_op);
+  const auto m = receive(control(), kind::round_received, max_table_bytes, timeout);
   // If the peer closed the connection, it may have said why.
   if (!failure && (m || std::string_view(m.error().reason) != checkpoint::peer_refused)) {
     return tl::unexpected(failure.error());
@@ -170,8 +163,7 @@ result<std::size_t> source_connections::copy(source_memory &from, copy_round &ro
   if (!m) return tl::unexpected(m.error());
   STILLMAP_ASSIGN_OR_RETURN(const std::vector<std::uint64_t> damaged, decode_numbers(m->body));
   if (m->head.number != number) {
-    return make_error(errc::corrupt, source_connections_op, "the result of another round arrived",
-                      m->head.number, number);
+    return make_error(errc::corrupt, "the result of another round arrived", m->head.number, number);
   }
   if (damaged.empty()) return std::size_t{0};
   for (source_memory::chunk &c : from.chunks()) {
@@ -210,7 +202,7 @@ status source_connections::send_chunks(lane &l, source_memory &from, copy_round 
     if (other_full) {
       finish_copy(other);
       if (s) {
-        s = with_host_memory(source_connections_op, [&] {
+        s = with_host_memory([&] {
           return send_chunk(l, other, from.chunks()[*in_buffer[other]], from.key(), sent);
         });
       }
@@ -247,21 +239,20 @@ result<std::vector<std::uint64_t>> source_connections::seal(const source_memory 
   std::vector<image::digest> all;
   for (const source_memory::chunk &c : from.chunks()) all.push_back(c.sent);
   STILLMAP_RETURN_IF_ERROR(send(control(), kind::seal, encode(all), options_.timeout));
-  STILLMAP_ASSIGN_OR_RETURN(const message m, receive(control(), kind::verified, max_table_bytes,
-                                                     options_.timeout, source_connections_op));
+  STILLMAP_ASSIGN_OR_RETURN(const message m,
+                            receive(control(), kind::verified, max_table_bytes, options_.timeout));
   return decode_numbers(m.body);
 }
 
 status source_connections::commit(const outcome_query &q) noexcept {
-  return with_host_memory(source_connections_op,
-                          [&] { return commit_on(control(), q, options_.timeout); });
+  return with_host_memory([&] { return commit_on(control(), q, options_.timeout); });
 }
 
 void source_connections::discard() noexcept {
   const lock_guard lock(shutdown_mutex_);
   if (control_ == nullptr || shut_down_) return;
   // If it cannot be sent, the destination finds the connection closed, which means the same.
-  (void)with_host_memory(source_connections_op, [&]() STILLMAP_REQUIRES(shutdown_mutex_) {
+  (void)with_host_memory([&]() STILLMAP_REQUIRES(shutdown_mutex_) {
     return send(*control_, kind::discard, {}, std::chrono::milliseconds(100));
   });
 }
@@ -279,13 +270,12 @@ result<outcome> ask_outcome(transport &to, const outcome_query &q, std::string_v
   STILLMAP_ASSIGN_OR_RETURN(const auto c, to.connect(timeout));
   STILLMAP_RETURN_IF_ERROR(c->handshake(timeout));
   if (!certificate.empty() && c->peer().fingerprint != certificate) {
-    return make_error(errc::not_supported, source_connections_op,
+    return make_error(errc::not_supported,
                       "this is not the machine that the task was sent to: it has another "
                       "certificate. If the certificate was replaced since, say so");
   }
   STILLMAP_RETURN_IF_ERROR(send(*c, kind::query, encode(q), timeout));
-  STILLMAP_ASSIGN_OR_RETURN(const message m,
-                            receive(*c, kind::query_result, 0, timeout, source_connections_op));
+  STILLMAP_ASSIGN_OR_RETURN(const message m, receive(*c, kind::query_result, 0, timeout));
   switch (static_cast<outcome>(m.head.number)) {
     case outcome::owner:
     case outcome::refused:
@@ -294,8 +284,8 @@ result<outcome> ask_outcome(transport &to, const outcome_query &q, std::string_v
       STILLMAP_RETURN_IF_ERROR(commit_on(*c, q, timeout));
       return outcome::owner;
   }
-  return make_error(errc::corrupt, source_connections_op,
-                    "the destination replied with an unknown outcome", m.head.number);
+  return make_error(errc::corrupt, "the destination replied with an unknown outcome",
+                    m.head.number);
 }
 
 }  // namespace stillmap::migration

@@ -11,11 +11,6 @@
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::migration {
-namespace {
-
-constexpr const char *source_memory_op = "migration::send";
-
-}  // namespace
 
 source_memory::source_memory(const device &d, std::span<const std::string> tags,
                              std::uint32_t chunk_bytes, const image::digest_key &key)
@@ -36,7 +31,7 @@ result<bool> source_memory::update() {
     listed = gate_->unmapped.size();
     unknown = gate_->unknown;
   }
-  const auto different = with_host_memory(source_memory_op, [&]() -> result<bool> {
+  const auto different = with_host_memory([&]() -> result<bool> {
     std::unordered_set<std::uint64_t> ours;  // page ids that memory_ references
     for (const page_ptr &p : memory_.pages) ours.insert(p->id());
     STILLMAP_ASSIGN_OR_RETURN(checkpoint::described_memory seen,
@@ -139,7 +134,7 @@ void source_memory::read_gate::about_to_change(const backing_event &e) noexcept 
 }
 
 result<bool> source_memory::begin_read(virtual_range r) {
-  return with_host_memory(source_memory_op, [&]() -> result<bool> {
+  return with_host_memory([&]() -> result<bool> {
     const lock_guard lock(gate_->mutex);
     if (gate_->is_unmapped(r)) return false;
     gate_->reads.push_back(r);

@@ -12,10 +12,8 @@
 namespace stillmap::migration {
 namespace {
 
-constexpr const char *tls_context_op = "migration::credentials";
-
 tl::unexpected<error> invalid(const char *reason) {
-  return tl::unexpected(openssl_error(errc::invalid_argument, tls_context_op, reason));
+  return tl::unexpected(openssl_error(errc::invalid_argument, reason));
 }
 
 // A certificate with a trusted fingerprint is accepted whoever issued it; OpenSSL verifies the

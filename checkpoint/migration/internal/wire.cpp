@@ -16,7 +16,7 @@ constexpr std::uint32_t magic = 0x674d6d53;  // "SmMg"
 constexpr std::uint16_t version = 3;
 
 tl::unexpected<error> malformed(const char *what) {
-  return make_error(errc::corrupt, "migration::decode", what);
+  return make_error(errc::corrupt, what);
 }
 
 template <class Wire>
@@ -82,8 +82,8 @@ result<header> decode_header(std::span<const std::byte, header::bytes> from) {
   r(first, of, what, h.body, h.number, h.digest.bytes);
   if (first != magic) return malformed("not a message of the migration protocol");
   if (of != version) {
-    return make_error(errc::not_supported, "migration::decode",
-                      "the peer speaks another version of the protocol", of, version);
+    return make_error(errc::not_supported, "the peer speaks another version of the protocol", of,
+                      version);
   }
   if (what < 1 || what > static_cast<std::uint16_t>(kind::refusal)) {
     return malformed("unknown kind of message");
@@ -162,8 +162,8 @@ result<message> receive(channel &from, std::uint64_t limit, std::chrono::millise
   STILLMAP_RETURN_IF_ERROR(from.receive(head, timeout));
   STILLMAP_ASSIGN_OR_RETURN(const header h, decode_header(head));
   if (h.body > limit) {
-    return make_error(errc::corrupt, "migration::receive", "a message is larger than allowed",
-                      h.body, limit, error_unit::bytes);
+    return make_error(errc::corrupt, "a message is larger than allowed", h.body, limit,
+                      error_unit::bytes);
   }
   // Memory grows as bytes arrive: a header alone does not allocate what it announces.
   message m{h, {}};
@@ -177,14 +177,14 @@ result<message> receive(channel &from, std::uint64_t limit, std::chrono::millise
 }
 
 result<message> receive(channel &from, kind want, std::uint64_t limit,
-                        std::chrono::milliseconds timeout, const char *operation) {
+                        std::chrono::milliseconds timeout) {
   auto m = receive(from, std::max<std::uint64_t>(limit, checkpoint::largest_peer_error), timeout);
   if (!m) return m;
   if (m->head.what == kind::refusal) {
-    return tl::unexpected(checkpoint::decode_peer_error(m->body, operation));
+    return tl::unexpected(checkpoint::decode_peer_error(m->body));
   }
   if (m->head.what != want || m->body.size() > limit) {
-    return make_error(errc::corrupt, operation, "unexpected kind of message",
+    return make_error(errc::corrupt, "unexpected kind of message",
                       static_cast<std::uint64_t>(m->head.what), static_cast<std::uint64_t>(want));
   }
   return m;

@@ -112,6 +112,6 @@ result<message> receive(channel &from, std::uint64_t limit, std::chrono::millise
 // Receives a message of kind `want`.
 // Errors: as above; corrupt (another kind); what the peer refused with, as an error of `operation`.
 result<message> receive(channel &from, kind want, std::uint64_t limit,
-                        std::chrono::milliseconds timeout, const char *operation);
+                        std::chrono::milliseconds timeout);
 
 }  // namespace stillmap::migration

@@ -4,10 +4,10 @@
 #include <string_view>
 #include <utility>
 
+#include "stillmap/vmm/base/operation.h"
+
 namespace stillmap::mpi {
 namespace {
-
-constexpr const char *collective_op = "stillmap::mpi";
 
 // Longer texts of errors are cut off.
 constexpr std::size_t max_text_bytes = 4096;
@@ -49,7 +49,7 @@ namespace {
 // Without a detail where the host has no memory for it.
 tl::unexpected<error> rank_error(int rank, std::error_code code, const char *reason,
                                  std::string_view cause) noexcept {
-  const error e{code, collective_op, reason};
+  const error e{code, operation_scope::current(), reason};
   try {
     return tl::unexpected(
         e.with({.subject = "rank " + std::to_string(rank), .cause = std::string(cause)}));
@@ -74,15 +74,12 @@ result<collective> collective::create(MPI_Comm ranks) {
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
   if (initialized == 0 || finalized != 0) {
-    return make_error(errc::invalid_argument, collective_op,
-                      "MPI is not initialised, or is finalised");
+    return make_error(errc::invalid_argument, "MPI is not initialised, or is finalised");
   }
-  if (ranks == MPI_COMM_NULL)
-    return make_error(errc::invalid_argument, collective_op, "no communicator");
+  if (ranks == MPI_COMM_NULL) return make_error(errc::invalid_argument, "no communicator");
   STILLMAP_RETURN_IF_ERROR(check_mpi(MPI_Comm_test_inter(ranks, &between_groups), 0));
   if (between_groups != 0) {
-    return make_error(errc::invalid_argument, collective_op,
-                      "the communicator is an intercommunicator");
+    return make_error(errc::invalid_argument, "the communicator is an intercommunicator");
   }
   MPI_Comm own = MPI_COMM_NULL;
   STILLMAP_RETURN_IF_ERROR(check_mpi(MPI_Comm_dup(ranks, &own), 0));
@@ -97,7 +94,7 @@ result<collective> collective::create(MPI_Comm ranks) {
   int everywhere = allocated ? 1 : 0;
   STILLMAP_RETURN_IF_ERROR(
       check_mpi(MPI_Allreduce(MPI_IN_PLACE, &everywhere, 1, MPI_INT, MPI_MIN, own), c.rank_));
-  if (everywhere == 0) return host_out_of_memory(collective_op);
+  if (everywhere == 0) return host_out_of_memory();
   return c;
 }
 

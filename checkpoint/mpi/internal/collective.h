@@ -18,7 +18,7 @@ namespace stillmap::mpi {
 // next collective, where the others wait.
 template <class Step>
 auto attempt(const Step &step) noexcept -> decltype(step()) {
-  return with_host_memory("mpi", [&]() -> decltype(step()) {
+  return with_host_memory([&]() -> decltype(step()) {
     try {
       return step();
     } catch (const std::bad_alloc &) {
@@ -26,7 +26,7 @@ auto attempt(const Step &step) noexcept -> decltype(step()) {
     } catch (const std::length_error &) {
       throw;
     } catch (...) {
-      return make_error(errc::invalid_argument, "mpi", "an exception, possibly of a callback");
+      return make_error(errc::invalid_argument, "an exception, possibly of a callback");
     }
   });
 }

@@ -57,7 +57,7 @@ status for_each_part(part_group &all, std::size_t parts, const Work &work) {
   std::atomic<std::size_t> next{0};
   checkpoint::parallel_for(static_cast<unsigned>(std::min<std::size_t>(parts, 64)), [&]() noexcept {
     for (std::size_t i = next++; i < parts && all.outcome(); i = next++) {
-      const status ok = with_host_memory("snapshot::for_each_part", [&] { return work(i); });
+      const status ok = with_host_memory([&] { return work(i); });
       if (!ok) all.fail(ok.error());
     }
   });

@@ -15,8 +15,6 @@
 namespace stillmap::snapshot {
 namespace {
 
-constexpr const char *contents_reader_op = "snapshot::restore";
-
 struct copy_step {
   std::size_t chunk;  // of the image
   device_address to;
@@ -53,8 +51,8 @@ class contents_reader {
         checkpoint::threads_for(static_cast<unsigned>(options_.threads), steps_.size());
     STILLMAP_ASSIGN_OR_RETURN(copier_, checkpoint::batch_copier::create(device_, threads));
     const std::size_t room = from_.superblock().chunk_bytes;
-    STILLMAP_ASSIGN_OR_RETURN(const auto buffers, checkpoint::host_memory::create(
-                                                      device_, threads * room, contents_reader_op));
+    STILLMAP_ASSIGN_OR_RETURN(const auto buffers,
+                              checkpoint::host_memory::create(device_, threads * room));
     std::atomic<std::size_t> streams{0};
     checkpoint::parallel_for(threads, [&]() noexcept {
       const std::size_t stream = streams++;
@@ -68,12 +66,12 @@ class contents_reader {
   void work(std::size_t stream, std::span<std::byte> buffer) noexcept {
     for (std::size_t i = next_++; i < steps_.size() && !stop_; i = next_++) {
       const image::chunk_record &c = from_.chunks()[steps_[i].chunk];
-      status ok = with_host_memory(contents_reader_op, [&] {
+      status ok = with_host_memory([&] {
         return c.kind == image::chunk_kind::zero ? clear(steps_[i].to, c.bytes, stream)
                                                  : copy(steps_[i], buffer.first(c.bytes), stream);
       });
       if (ok && options_.cancel.stop_requested()) {
-        ok = make_error(errc::operation_canceled, contents_reader_op, "stop requested");
+        ok = make_error(errc::operation_canceled, "stop requested");
       }
       const lock_guard lock(mutex_);
       if (!ok) {

@@ -17,7 +17,11 @@ digest_prefetch::digest_prefetch(const device &d, std::vector<virtual_range> chu
   // Without memory or a thread, chunks are read instead.
   try {
     known_.reserve(chunks_.size());
-    thread_ = start_thread([this](const std::stop_token &stop) { run(stop); });
+    thread_ =
+        start_thread([this, operation = operation_scope::current()](const std::stop_token &stop) {
+          const operation_scope scope(operation);
+          run(stop);
+        });
   } catch (const std::system_error &) {
     over_ = true;
   } catch (const std::bad_alloc &) {
@@ -42,7 +46,7 @@ std::size_t digest_prefetch::end_of_part(std::size_t first) const {
 
 void digest_prefetch::run(const std::stop_token &stop) noexcept {
   // After a failure chunks are read instead.
-  (void)with_host_memory("snapshot::digest_prefetch", [&]() -> status {
+  (void)with_host_memory([&]() -> status {
     STILLMAP_ASSIGN_OR_RETURN(auto with, chunk_digester::create(device_, key_));
     for (std::size_t first = 0, end = 0; first < chunks_.size(); first = end) {
       end = end_of_part(first);

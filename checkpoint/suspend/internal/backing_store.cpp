@@ -27,7 +27,8 @@ status for_each_part(std::size_t streams, std::span<const piece> pieces, std::si
     part_sequence parts STILLMAP_GUARDED_BY(mutex);
     status outcome STILLMAP_GUARDED_BY(mutex);
   } shared{{}, all, {}};
-  const auto run = [&](std::size_t stream) noexcept {
+  const auto run = [&, operation = operation_scope::current()](std::size_t stream) noexcept {
+    const operation_scope scope(operation);
     for (;;) {
       std::optional<piece> part;
       {
@@ -35,7 +36,7 @@ status for_each_part(std::size_t streams, std::span<const piece> pieces, std::si
         if (shared.outcome) part = shared.parts.next();
       }
       if (!part) return;
-      const status s = with_host_memory("suspender", [&] { return work(*part, stream); });
+      const status s = with_host_memory([&] { return work(*part, stream); });
       if (s) continue;
       const lock_guard lock(shared.mutex);
       if (shared.outcome) shared.outcome = s;

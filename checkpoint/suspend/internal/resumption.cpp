@@ -10,8 +10,6 @@
 namespace stillmap::checkpoint {
 namespace {
 
-constexpr const char *resumption_op = "suspender::resume";
-
 // Whether the device may write to the mapping.
 bool writes(const mapping_record &m, int device) {
   return std::any_of(m.access.begin(), m.access.end(), [&](const access_grant &g) {
@@ -22,7 +20,7 @@ bool writes(const mapping_record &m, int device) {
 }  // namespace
 
 status resumption::map() {
-  const status done = with_host_memory(resumption_op, [&] { return prepare(); });
+  const status done = with_host_memory([&] { return prepare(); });
   // After a success the ledger owns the pages.
   for (fresh_page &p : pages_) p.page = page_ptr();
   return done;
@@ -108,7 +106,7 @@ void resumption::plan_contents() {
 void resumption::finish() noexcept {
   if (!scratch_) return;
   const virtual_range range = scratch_->range();
-  report_if_failed(with_host_memory(resumption_op, [&]() -> status {
+  report_if_failed(with_host_memory([&]() -> status {
     device_.space().retire_again(std::move(scratch_), range, fence());
     device_.space().collect();
     return {};
@@ -116,7 +114,7 @@ void resumption::finish() noexcept {
 }
 
 void resumption::undo() noexcept {
-  report_if_failed(with_host_memory(resumption_op, [&]() -> status {
+  report_if_failed(with_host_memory([&]() -> status {
     remap_plan plan({});
     for (const selection::place &p : wanted_) {
       plan.suspend({p.at, suspended_.pages[p.page].bytes}, id_);

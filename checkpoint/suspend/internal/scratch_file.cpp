@@ -17,11 +17,11 @@
 namespace stillmap::checkpoint {
 namespace {
 
-constexpr const char *scratch_file_op = "checkpoint::scratch_file";
-
 tl::unexpected<error> file_error(const char *reason, std::uint64_t bytes, int code = errno) {
-  return tl::unexpected(error{std::error_code(code, std::system_category()), scratch_file_op,
-                              reason, bytes, 0, error_unit::bytes});
+  error e = make_system_error(code, reason).value();
+  e.value = bytes;
+  e.unit = error_unit::bytes;
+  return tl::unexpected(std::move(e));
 }
 
 // On file systems without O_TMPFILE, creates a named file and unlinks it at once.
@@ -38,7 +38,7 @@ fork_closed_fd open_unnamed(const std::string &directory, int flags) {
 status check_room_of_memory_file(int fd, std::size_t bytes) {
   struct statfs of = {};
   if (::fstatfs(fd, &of) != 0 || (of.f_type != TMPFS_MAGIC && of.f_type != RAMFS_MAGIC)) return {};
-  return check_host_room(scratch_file_op, bytes,
+  return check_host_room(bytes,
                          "the directory is host memory (tmpfs) without room for the contents: name "
                          "one on a disk");
 }
@@ -101,8 +101,7 @@ status scratch_file::read(std::byte *to, std::size_t bytes, std::size_t offset) 
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return file_error("the file cannot be read", offset);
     if (n == 0) {
-      return make_error(errc::corrupt, scratch_file_op, "the file ends early", offset, 0,
-                        error_unit::bytes);
+      return make_error(errc::corrupt, "the file ends early", offset, 0, error_unit::bytes);
     }
     to += n;
     bytes -= static_cast<std::size_t>(n);
@@ -111,9 +110,8 @@ status scratch_file::read(std::byte *to, std::size_t bytes, std::size_t offset) 
   status outcome;
   each_block(contents, size, begin, [&](std::size_t at, std::uint64_t checksum) {
     if (checksums_[at / block_bytes] == checksum) return true;
-    outcome =
-        make_error(errc::corrupt, scratch_file_op, "the disk did not return what was written to it",
-                   at, 0, error_unit::bytes);
+    outcome = make_error(errc::corrupt, "the disk did not return what was written to it", at, 0,
+                         error_unit::bytes);
     return false;
   });
   return outcome;

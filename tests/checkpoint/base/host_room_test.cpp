@@ -8,6 +8,8 @@
 #include <fstream>
 #include <string>
 
+#include "stillmap/vmm/base/operation.h"
+
 namespace stillmap::checkpoint {
 namespace {
 
@@ -71,7 +73,7 @@ TEST_F(host_room_test, without_groups_it_is_what_the_machine_has) {
 TEST_F(host_room_test, nothing_known_is_no_limit) {
   std::filesystem::remove_all(root() + "/proc");
   EXPECT_EQ(room().bytes, UINT64_MAX);
-  EXPECT_TRUE(check_host_room("op", UINT64_MAX / 2, "advice", root()));
+  EXPECT_TRUE(check_host_room(UINT64_MAX / 2, "advice", root()));
 }
 
 TEST_F(host_room_test, a_group_of_version_2_limits_it) {
@@ -146,18 +148,19 @@ TEST_F(host_room_test, a_group_that_is_over_its_limit_has_no_room) {
   mount_v2("/job");
   group_v2("/job", text(gib), 2 * gib);
   EXPECT_EQ(room().bytes, 0u);
-  const status s = check_host_room("op", mib, "advice", root());
+  const status s = check_host_room(mib, "advice", root());
   ASSERT_FALSE(s);
   EXPECT_NE(s.error().message().find("limit 1 B"), std::string::npos) << "0 would be no limit";
 }
 
 TEST_F(host_room_test, what_does_not_fit_is_refused_with_all_that_matters) {
+  const operation_scope scope("suspender::suspend");
   mount_v2("/job");
   group_v2("/job", text(4 * gib), gib);
-  EXPECT_TRUE(check_host_room("suspender::suspend", 2 * gib, "advice", root()));
+  EXPECT_TRUE(check_host_room(2 * gib, "advice", root()));
   // Page tables and the rest of the process need memory, too.
-  EXPECT_FALSE(check_host_room("suspender::suspend", 3 * gib - mib, "advice", root()));
-  const status s = check_host_room("suspender::suspend", 10 * gib, "use a file", root());
+  EXPECT_FALSE(check_host_room(3 * gib - mib, "advice", root()));
+  const status s = check_host_room(10 * gib, "use a file", root());
   ASSERT_FALSE(s);
   EXPECT_TRUE(s.error().is(errc::out_of_memory));
   EXPECT_EQ(s.error().value, 10 * gib);

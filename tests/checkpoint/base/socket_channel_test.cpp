@@ -27,7 +27,8 @@ using namespace std::chrono_literals;
 using stillmap::testing::fails_with;
 using stillmap::testing::outcome;
 
-constexpr const char *op = "checkpoint::socket_channel";
+constexpr const char *sending = "socket_channel::send", *receiving = "socket_channel::receive",
+                     *accepting = "socket_listener::accept";
 constexpr std::uint32_t magic = 0x4f484d53;
 constexpr std::size_t header_bytes = 16;
 
@@ -89,7 +90,7 @@ TEST_F(socket_channel_test, a_message_in_pieces_has_its_descriptors_once) {
   std::vector<std::byte> body(1 << 20);
   for (std::size_t i = 0; i < body.size(); ++i) body[i] = static_cast<std::byte>(i * 31 % 251);
   const int fds[] = {raw_.get(), ours_->fd()};
-  status sent = make_error(errc::busy, op, "not yet");
+  status sent = make_error(errc::busy, "not yet");
   std::thread sender([&] { sent = ours_->send(9, body, fds, 10s, {}); });
   std::vector<std::byte> got(header_bytes + body.size());
   std::size_t bytes = 0, descriptors = 0, reads = 0;
@@ -156,16 +157,16 @@ TEST_F(socket_channel_test, a_body_of_exactly_the_limit_is_received) {
   write_raw("four", 4);
   EXPECT_TRUE(receive(4));
   write_header(1, 5, 0);
-  EXPECT_TRUE(fails_with(outcome(receive(4)), errc::corrupt, op, 5, 4));
+  EXPECT_TRUE(fails_with(outcome(receive(4)), errc::corrupt, receiving, 5, 4));
 }
 
 TEST_F(socket_channel_test, what_is_not_of_this_protocol_is_refused) {
   write_raw("not our protocol", 16);
-  EXPECT_TRUE(fails_with(outcome(receive()), errc::corrupt, op, 0, 0));
+  EXPECT_TRUE(fails_with(outcome(receive()), errc::corrupt, receiving, 0, 0));
   write_header(2, 0, 0);
-  EXPECT_TRUE(fails_with(outcome(receive()), errc::corrupt, op, 2, 1));
+  EXPECT_TRUE(fails_with(outcome(receive()), errc::corrupt, receiving, 2, 1));
   write_header(1, 0, 1);  // announces a descriptor, and sends none
-  EXPECT_TRUE(fails_with(outcome(receive()), errc::corrupt, op, 0, 1));
+  EXPECT_TRUE(fails_with(outcome(receive()), errc::corrupt, receiving, 0, 1));
 }
 
 // Descriptors that come with the body, or unannounced, are refused and closed.
@@ -182,7 +183,7 @@ TEST_F(socket_channel_test, descriptors_out_of_place_are_refused_and_closed) {
     const std::uint32_t head[] = {magic, 1U | 9U << 16, header_bytes, 0};
     ASSERT_EQ(::write(other->fd(), head, sizeof head), static_cast<ssize_t>(sizeof head));
     ASSERT_TRUE(other->send(9, {}, fds, 1s, {}));
-    EXPECT_TRUE(fails_with(outcome(receive()), errc::corrupt, op, 0, 0));
+    EXPECT_TRUE(fails_with(outcome(receive()), errc::corrupt, receiving, 0, 0));
   }
   char c;
   EXPECT_EQ(::read(read_end.get(), &c, 1), 0) << "somebody still holds the other end";
@@ -213,12 +214,13 @@ TEST_F(socket_channel_test, received_descriptors_are_the_senders_and_are_closed_
 }
 
 TEST_F(socket_channel_test, a_peer_that_closes_or_is_silent_is_an_error) {
-  EXPECT_TRUE(fails_with(outcome(receive()), errc::busy, op, 50, 0));
+  EXPECT_TRUE(fails_with(outcome(receive()), errc::busy, receiving, 50, 0));
   write_header(1, 4, 0);
   write_raw("ab", 2);
-  EXPECT_TRUE(fails_with(outcome(receive()), errc::busy, op, 50, 0));  // the rest does not come
+  EXPECT_TRUE(
+      fails_with(outcome(receive()), errc::busy, receiving, 50, 0));  // the rest does not come
   const auto late = ours_->receive(4, 10s, {}, std::chrono::steady_clock::now());
-  EXPECT_TRUE(fails_with(outcome(late), errc::busy, op));
+  EXPECT_TRUE(fails_with(outcome(late), errc::busy, receiving));
   raw_ = owned_fd();
   const auto gone = receive();
   ASSERT_FALSE(gone);
@@ -230,13 +232,13 @@ TEST_F(socket_channel_test, a_peer_that_closes_or_is_silent_is_an_error) {
 
 TEST_F(socket_channel_test, a_peer_that_does_not_read_is_waited_for_until_the_timeout) {
   const std::vector<std::byte> body(64 << 20);
-  EXPECT_TRUE(fails_with(outcome(ours_->send(9, body, {}, 30ms, {})), errc::busy, op, 30, 0));
+  EXPECT_TRUE(fails_with(outcome(ours_->send(9, body, {}, 30ms, {})), errc::busy, sending, 30, 0));
   std::stop_source stop;
   stop.request_stop();
   EXPECT_TRUE(fails_with(outcome(ours_->send(9, body, {}, 60s, stop.get_token())),
-                         errc::operation_canceled, op));
-  EXPECT_TRUE(
-      fails_with(outcome(ours_->receive(1, 60s, stop.get_token())), errc::operation_canceled, op));
+                         errc::operation_canceled, sending));
+  EXPECT_TRUE(fails_with(outcome(ours_->receive(1, 60s, stop.get_token())),
+                         errc::operation_canceled, receiving));
 }
 
 TEST(socket_address, is_a_path_or_an_abstract_name_of_limited_length) {
@@ -248,7 +250,8 @@ TEST(socket_address, is_a_path_or_an_abstract_name_of_limited_length) {
     EXPECT_EQ(no.error().value, wrong.size());
     EXPECT_EQ(no.error().limit, most);
     EXPECT_EQ(no.error().detail().subject, wrong);
-    EXPECT_TRUE(fails_with(outcome(socket_listener::create(wrong)), errc::invalid_argument, op));
+    EXPECT_TRUE(fails_with(outcome(socket_listener::create(wrong)), errc::invalid_argument,
+                           "socket_listener::create"));
   }
   std::string longest = stillmap::testing::unique_name("@stillmap");
   longest.resize(most, 'x');
@@ -287,13 +290,13 @@ TEST(socket_address, of_a_listener_is_in_use_until_it_ends) {
   {
     auto at = socket_listener::create(path);
     ASSERT_TRUE(at) << at.error().message();
-    EXPECT_TRUE(fails_with(outcome(socket_listener::create(path)), errc::busy,
-                           "checkpoint::socket_listener"));
-    EXPECT_TRUE(fails_with(outcome(at->accept(20ms)), errc::busy, op, 20, 0));
+    EXPECT_TRUE(
+        fails_with(outcome(socket_listener::create(path)), errc::busy, "socket_listener::create"));
+    EXPECT_TRUE(fails_with(outcome(at->accept(20ms)), errc::busy, accepting, 20, 0));
     std::stop_source stop;
     stop.request_stop();
-    EXPECT_TRUE(
-        fails_with(outcome(at->accept(60s, stop.get_token())), errc::operation_canceled, op));
+    EXPECT_TRUE(fails_with(outcome(at->accept(60s, stop.get_token())), errc::operation_canceled,
+                           accepting));
     struct stat found {};
     EXPECT_EQ(::stat(path.c_str(), &found), 0);
   }
@@ -332,7 +335,7 @@ TEST(socket_address, is_tried_until_somebody_listens) {
   stop.request_stop();
   EXPECT_TRUE(
       fails_with(outcome(socket_channel::connect("@stillmap-nobody", 60s, stop.get_token())),
-                 errc::operation_canceled, op));
+                 errc::operation_canceled, "socket_channel::connect"));
 }
 
 }  // namespace

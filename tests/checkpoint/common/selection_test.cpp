@@ -43,7 +43,7 @@ TEST_F(selection_test, pages_are_selected_once_and_places_in_order) {
 
 TEST_F(selection_test, an_unknown_tag_is_an_error_that_names_it) {
   const auto s = select(dev(), "unknown");
-  EXPECT_TRUE(fails_with(outcome(s), errc::invalid_argument, "suspender::suspend"));
+  EXPECT_TRUE(fails_with(outcome(s), errc::invalid_argument, "checkpoint::select"));
   EXPECT_EQ(s.error().detail().subject, "tag unknown");
 }
 

@@ -44,7 +44,8 @@ class connections : public control_test {
       stopping_.set_value();
       while (release_.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) {
         if (stop.stop_requested()) {
-          return status(make_error(errc::busy, "my_task::stop", "told to hurry"));
+          return status(
+              tl::unexpected(error{make_error_code(errc::busy), "my_task::stop", "told to hurry"}));
         }
       }
       return s;

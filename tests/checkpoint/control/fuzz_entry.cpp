@@ -92,7 +92,7 @@ std::string fuzz_connection(const device &d, bytes_view from) {
 migration::sent_memory an_outcome_in_doubt() {
   migration::sent_memory m;
   m.owner = migration::owner::in_doubt;
-  m.failure = make_error(errc::busy, "op", "why", 1, 2).value();
+  m.failure = make_error(errc::busy, "why", 1, 2).value();
   return m;
 }
 
@@ -171,8 +171,8 @@ std::vector<stillmap::testing::fuzz_input> fuzz_corpus() {
   for (which = 0; which < std::size(all_responses); ++which) {
     add_one_of(fuzz_mode::responses, which, all_responses[which]);
   }
-  add(fuzz_mode::refusal, encode(make_error(errc::busy, "op", "why", 1, 2).value()));
-  add(fuzz_mode::refusal, encode(make_system_error(2, "op", "why").value()));
+  add(fuzz_mode::refusal, encode(make_error(errc::busy, "why", 1, 2).value()));
+  add(fuzz_mode::refusal, encode(make_system_error(2, "why").value()));
   return inputs;
 }
 

@@ -66,7 +66,7 @@ migration::sent_memory an_outcome(migration::owner w) {
   m.elapsed = std::chrono::milliseconds(2500);
   m.unmapped = false;
   if (w != migration::owner::destination) {
-    m.failure = make_error(errc::busy, "op", "why", 1, 2).value();
+    m.failure = make_error(errc::busy, "why", 1, 2).value();
   }
   return m;
 }
@@ -217,9 +217,9 @@ TEST(messages, failures_keep_their_code_and_their_text) {
   }
   EXPECT_TRUE(
       decode_refusal(encode(error{std::error_code(2, cuda_category())})).is(errc::out_of_memory));
-  EXPECT_TRUE(decode_refusal(encode(make_system_error(ENOENT, "op", "why").value())).code ==
+  EXPECT_TRUE(decode_refusal(encode(make_system_error(ENOENT, "why").value())).code ==
               std::errc::no_such_file_or_directory);
-  const error busy = make_error(errc::busy, "op", "why").value();
+  const error busy = make_error(errc::busy, "why").value();
   EXPECT_EQ(decode_refusal(encode(busy.about(std::string(1 << 20, 'x')))).detail().cause.size(),
             4096u);
   EXPECT_EQ(decode_refusal(encode(busy.about("a\x1b\nb"))).detail().cause.find("a??b"), 0u);
@@ -338,7 +338,7 @@ TEST(messages, what_makes_no_sense_is_refused) {
   m.failure.reset();
   EXPECT_FALSE(decode<migration::sent_memory>(encode(m)));
   m = an_outcome(migration::owner::destination);
-  m.failure = make_error(errc::busy, "op", "why").value();
+  m.failure = make_error(errc::busy, "why").value();
   EXPECT_FALSE(decode<migration::sent_memory>(encode(m)));
 }
 

@@ -295,7 +295,8 @@ TEST_F(migrations, a_task_that_does_not_stop_is_not_resumed) {
   other_process there("destination", site_.folder());
   server_options o = written_down();
   o.task.quiesce = [](auto, auto) {
-    return status(make_error(errc::busy, "my_task::stop", "a step cannot be interrupted", 7, 9));
+    return status(tl::unexpected(
+        error{make_error_code(errc::busy), "my_task::stop", "a step cannot be interrupted", 7, 9}));
   };
   start(std::move(o));
   const auto no = ask().migrate(request());

@@ -319,7 +319,7 @@ TEST_F(requests, refusals_come_whole_and_before_the_task_is_stopped) {
   const auto awake = ask().resume("weights");
   ASSERT_FALSE(awake);
   EXPECT_TRUE(awake.error().is(errc::invalid_argument));
-  EXPECT_NE(awake.error().detail().cause.find("suspender::resume"), std::string::npos)
+  EXPECT_NE(awake.error().detail().cause.find("control::resume"), std::string::npos)
       << awake.error().message();
 
   handoff_request nobody;
@@ -349,7 +349,8 @@ TEST_F(requests, refusals_come_whole_and_before_the_task_is_stopped) {
 TEST_F(requests, a_task_that_does_not_stop_keeps_its_memory) {
   server_options o = written_down();
   o.task.quiesce = [](auto, auto) {
-    return status(make_error(errc::busy, "my_task::stop", "a step cannot be interrupted", 7, 9));
+    return status(tl::unexpected(
+        error{make_error_code(errc::busy), "my_task::stop", "a step cannot be interrupted", 7, 9}));
   };
   start(std::move(o));
   snapshot_request save;

@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 using status_query = control_test;
 
 void refuse_with(checkpoint::socket_channel &client, std::uint64_t value) {
-  const error why = make_error(errc::busy, "my_server::status", "not now", value).value();
+  const error why{make_error_code(errc::busy), "my_server::status", "not now", value};
   const stillmap::status sent =
       client.send(static_cast<std::uint16_t>(kind::refusal), encode(why), {}, 30s, {});
   EXPECT_TRUE(sent) << sent.error().message();

@@ -88,7 +88,7 @@ std::string fuzz_layout(bytes_view from) {
 }
 
 std::string fuzz_peer_error(bytes_view from) {
-  const error e = checkpoint::decode_peer_error(from, "fuzz");
+  const error e = checkpoint::decode_peer_error(from);
   return e.code && e.reason[0] != '\0' ? "" : "a peer error is no error";
 }
 

@@ -233,14 +233,14 @@ TEST_F(handoff_test, an_address_in_use_is_an_error_on_both_sides) {
   std::thread sender([&, &to = mine] { sent = send(dev(), to, both); });
   const auto received = receive(dev(), others);  // in the process that uses the addresses
   sender.join();
-  EXPECT_TRUE(fails_with(outcome(received), errc::busy, "reservation::create"));
+  EXPECT_TRUE(fails_with(outcome(received), errc::busy, "handoff::receive"));
   EXPECT_EQ(received.error().value, weights_at);
   EXPECT_NE(checkpoint::find_mapping_owner({device_address(weights_at), page()}), "");
   EXPECT_EQ(checkpoint::find_mapping_owner({device_address(far_away + 3 * apart), page()}), "");
   EXPECT_TRUE(fails_with(outcome(sent), errc::busy, "handoff::send"));
   EXPECT_EQ(sent.error().value, weights_at);
   EXPECT_EQ(sent.error().unit, error_unit::address);
-  EXPECT_NE(sent.error().detail().cause.find("reservation::create: "), std::string::npos);
+  EXPECT_NE(sent.error().detail().cause.find("handoff::receive: "), std::string::npos);
   EXPECT_EQ(task::wrong(dev()), "");
 }
 
@@ -311,8 +311,7 @@ TEST_F(handoff_test, timeout_and_cancelling_abort_a_handoff) {
   options.timeout = 30ms;
   {
     auto [mine, others] = connected();
-    EXPECT_TRUE(fails_with(outcome(send(dev(), mine, both, options)), errc::busy,
-                           "checkpoint::socket_channel"));
+    EXPECT_TRUE(fails_with(outcome(send(dev(), mine, both, options)), errc::busy, "handoff::send"));
   }
   std::stop_source stop;
   options.timeout = 60s;
@@ -320,7 +319,7 @@ TEST_F(handoff_test, timeout_and_cancelling_abort_a_handoff) {
   auto [mine, others] = connected();
   stop.request_stop();
   EXPECT_TRUE(fails_with(outcome(send(dev(), mine, both, options)), errc::operation_canceled,
-                         "checkpoint::socket_channel"));
+                         "handoff::send"));
   EXPECT_EQ(task::wrong(dev()), "");
 }
 
@@ -329,7 +328,7 @@ TEST_F(handoff_test, unknown_tags_and_pages_used_outside_are_refused) {
   const auto refused = [&](const std::vector<std::string> &tags, errc c) {
     auto [mine, others] = connected();
     std::thread receiver([&, &from = others] { EXPECT_FALSE(receive(dev(), from)); });
-    EXPECT_TRUE(fails_with(outcome(send(dev(), mine, tags)), c, "checkpoint::describe"));
+    EXPECT_TRUE(fails_with(outcome(send(dev(), mine, tags)), c, "handoff::send"));
     receiver.join();
   };
   refused({"unknown"}, errc::invalid_argument);
@@ -478,7 +477,7 @@ TEST_F(handoff_test, an_announced_size_over_the_limit_is_refused) {
   const std::array<std::uint32_t, 4> head{0x4f484d53, 1U | 2U << 16, 0xfffffff0U, 0};
   ASSERT_EQ(::write(raw.get(), head.data(), sizeof head), static_cast<ssize_t>(sizeof head));
   EXPECT_TRUE(fails_with(outcome(from->receive(1 << 20, 1s, {})), errc::corrupt,
-                         "checkpoint::socket_channel", 0xfffffff0U, 1 << 20));
+                         "socket_channel::receive", 0xfffffff0U, 1 << 20));
 }
 
 }  // namespace

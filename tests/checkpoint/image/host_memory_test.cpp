@@ -177,7 +177,7 @@ TEST_F(image_without_host_memory, a_set_is_whole_or_not_there) {
       allocate();
       return {};
     } catch (const std::bad_alloc &) {
-      return make_error(errc::out_of_memory, "test", "memory of the test");
+      return make_error(errc::out_of_memory, "memory of the test");
     }
   };
   const auto save = [&](bool replace) -> status {

@@ -451,7 +451,7 @@ TEST_F(image_round_trip, sources_that_fail) {
    public:
     result<bytes_view> chunk(std::uint64_t offset, std::span<std::byte> room) override {
       if (offset >= 3 * min_chunk_bytes) {
-        return make_error(errc::device_lost, "test", "the device is gone");
+        return make_error(errc::device_lost, "the device is gone");
       }
       std::fill(room.begin(), room.end(), std::byte{9});
       return bytes_view(room);

@@ -47,9 +47,7 @@ class commit_only_transport final : public transport {
     commit_only_transport &of_;
     std::unique_ptr<channel> c_;
   };
-  static tl::unexpected<error> cut_off() {
-    return make_error(errc::busy, "test", "the link is cut");
-  }
+  static tl::unexpected<error> cut_off() { return make_error(errc::busy, "the link is cut"); }
   std::unique_ptr<transport> to_;
   std::atomic<bool> lost_{false};
 };

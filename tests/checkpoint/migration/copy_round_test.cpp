@@ -200,7 +200,7 @@ class welcoming_transport final : public transport {
     void shutdown() noexcept override { seen_.shut_down = true; }
 
    private:
-    static status fails() { return make_error(errc::busy, "test", "there is no more"); }
+    static status fails() { return make_error(errc::busy, "there is no more"); }
     seen &seen_;
     std::vector<std::byte> reply_;
   };

@@ -9,6 +9,7 @@
 #include <future>
 #include <thread>
 
+#include "stillmap/vmm/base/operation.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/far_away.h"
 
@@ -77,6 +78,7 @@ TEST_F(arriving, the_chunks_that_differ_are_named) {
 }
 
 TEST_F(arriving, a_chunk_after_the_last_one_of_its_page_is_refused) {
+  const operation_scope scope("migration::receive");
   destination_memory m(dev(), arriving_chunk_bytes, 0);
   ASSERT_DONE(m.prepare(arriving_layout(2)));
   ASSERT_DONE(m.range_of(chunk_number(3, chunks_of_page() - 1)));
@@ -101,6 +103,7 @@ TEST_F(arriving, memory_that_was_passed_on_is_no_longer_prepared) {
 }
 
 TEST_F(arriving, a_seal_and_a_commit_are_refused_during_a_round_and_no_round_follows_a_commit) {
+  const operation_scope scope("migration::receive");
   destination_memory m(dev(), arriving_chunk_bytes, 0);
   ASSERT_DONE(m.prepare(arriving_layout(1)));
   const std::vector<image::digest> sealed(chunks_of_page());

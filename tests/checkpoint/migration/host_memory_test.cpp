@@ -218,7 +218,7 @@ class gone_channel final : public channel {
   peer_identity peer() const override { return name(); }
   status send(std::span<const std::byte>, std::chrono::milliseconds) override { return {}; }
   status receive(std::span<std::byte> into, std::chrono::milliseconds) override {
-    if (welcome_.size() - at_ < into.size()) return make_error(errc::busy, "test", "it is gone");
+    if (welcome_.size() - at_ < into.size()) return make_error(errc::busy, "it is gone");
     std::copy_n(welcome_.data() + at_, into.size(), into.data());
     at_ += into.size();
     return {};

@@ -41,7 +41,7 @@ class memory_channel final : public channel {
   peer_identity peer() const override { return {"memory", "fuzz", "00"}; }
   status send(bytes_view bytes, std::chrono::milliseconds) override {
     const std::lock_guard lock(connection_->mutex);
-    if (connection_->cut) return make_error(errc::busy, "fuzz", "cut");
+    if (connection_->cut) return make_error(errc::busy, "cut");
     connection_->from_receiver.insert(connection_->from_receiver.end(), bytes.begin(), bytes.end());
     return {};
   }
@@ -53,7 +53,7 @@ class memory_channel final : public channel {
       connection_->changed.wait(lock);
     }
     connection_->starves = false;
-    if (connection_->to_receiver.size() < into.size()) return make_error(errc::busy, "fuzz", "cut");
+    if (connection_->to_receiver.size() < into.size()) return make_error(errc::busy, "cut");
     const auto end = connection_->to_receiver.begin() + static_cast<std::ptrdiff_t>(into.size());
     std::copy(connection_->to_receiver.begin(), end, into.begin());
     connection_->to_receiver.erase(connection_->to_receiver.begin(), end);
@@ -83,7 +83,7 @@ class memory_acceptor final : public acceptor {
   result<std::unique_ptr<channel>> accept(std::chrono::milliseconds wait) override {
     std::unique_lock lock(queue_->mutex);
     queue_->changed.wait_for(lock, wait, [&] { return queue_->cut || !queue_->waiting.empty(); });
-    if (queue_->waiting.empty()) return make_error(errc::busy, "fuzz", "no connection arrived");
+    if (queue_->waiting.empty()) return make_error(errc::busy, "no connection arrived");
     auto c = std::move(queue_->waiting.front());
     queue_->waiting.pop_front();
     return c;
@@ -139,7 +139,7 @@ class source {
     while (!rest.empty() && wrong_.empty()) {
       const auto h = rest.size() >= header::bytes
                          ? decode_header(rest.first<header::bytes>())
-                         : result<header>(make_error(errc::corrupt, "fuzz", "incomplete header"));
+                         : result<header>(make_error(errc::corrupt, "incomplete header"));
       if (!h || h->body > rest.size() - header::bytes) {
         wrong_ = "the receiver sent a malformed message";
         return;

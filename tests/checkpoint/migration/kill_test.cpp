@@ -27,7 +27,7 @@ class cutting_transport final : public transport {
   int seen() const { return seen_; }
 
   result<std::unique_ptr<channel>> connect(std::chrono::milliseconds wait) override {
-    if (left_ <= 0) return make_error(errc::busy, "test", "the link is cut");
+    if (left_ <= 0) return make_error(errc::busy, "the link is cut");
     auto c = to_->connect(wait);
     if (!c) return c;
     return std::make_unique<cut_channel>(*this, std::move(*c));
@@ -58,7 +58,7 @@ class cutting_transport final : public transport {
     }
     status cut_off() {
       c_->shutdown();
-      return make_error(errc::busy, "test", "the link is cut");
+      return make_error(errc::busy, "the link is cut");
     }
     cutting_transport &of_;
     std::unique_ptr<channel> c_;

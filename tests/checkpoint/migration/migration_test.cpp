@@ -454,11 +454,11 @@ TEST_F(migrating, StaysWhenTheTaskDoesNotStop) {
   const auto to = to_destination(m);
   send_options options = source_options(m);
   bool goes_on = false;
-  options.quiesce = [] { return status(make_error(errc::busy, "test", "it does not stop")); };
+  options.quiesce = [] { return status(make_error(errc::busy, "it does not stop")); };
   options.resume = [&] { goes_on = true; };
   const sent_memory sent = sender(dev(), both, options).send(*to);
   EXPECT_EQ(sent.owner, owner::source);
-  EXPECT_EQ(said(sent), "test: it does not stop: busy");
+  EXPECT_EQ(said(sent), "migration::send: it does not stop: busy");
   EXPECT_TRUE(goes_on);
   EXPECT_EQ(task::wrong(dev()), "");
   // Nothing has changed: the task can be sent again, to the same destination.
@@ -543,7 +543,7 @@ TEST_F(migrating, OptionsThatCannotBe) {
     with(options);
     class nowhere final : public transport {
       result<std::unique_ptr<channel>> connect(std::chrono::milliseconds) override {
-        return make_error(errc::busy, "test", "nothing is asked for");
+        return make_error(errc::busy, "nothing is asked for");
       }
     } to;
     const sent_memory sent = sender(dev(), both, options).send(to);

@@ -81,7 +81,7 @@ class session_by_hand : public stillmap::testing::buffer_test {
     ASSERT_TRUE(send(to, what, body, reply_timeout, number));
   }
   static result<message> reply(channel &from, kind want) {
-    return migration::receive(from, want, 1 << 20, reply_timeout, "test");
+    return migration::receive(from, want, 1 << 20, reply_timeout);
   }
   // Chunk i of the page, all zeros.
   void send_zeros(std::size_t i) {

@@ -58,7 +58,7 @@ class strangers : public stillmap::testing::buffer_test {
     const status shaken = (*c)->handshake(30s);
     ASSERT_TRUE(shaken) << shaken.error().message();
     ASSERT_TRUE(send(**c, kind::query, encode(outcome_query{{}, {}, 2}), 30s));
-    const auto unknown = migration::receive(**c, kind::query_result, 0, 30s, "test");
+    const auto unknown = migration::receive(**c, kind::query_result, 0, 30s);
     ASSERT_FALSE(unknown);
     EXPECT_NE(unknown.error().message().find("do not list the transfer"), std::string::npos)
         << unknown.error().message();

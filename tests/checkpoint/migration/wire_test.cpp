@@ -35,7 +35,7 @@ class loop final : public channel {
   }
   status receive(std::span<std::byte> into, std::chrono::milliseconds) override {
     asked += into.size();
-    if (into.size() > bytes.size()) return make_error(errc::busy, "test", "there is no more");
+    if (into.size() > bytes.size()) return make_error(errc::busy, "there is no more");
     std::copy_n(bytes.begin(), into.size(), into.begin());
     bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(into.size()));
     return {};
@@ -160,11 +160,11 @@ TEST(migration_wire, ALengthThatNothingFollows) {
 TEST(migration_wire, AnotherMessageThanWanted) {
   loop c;
   ASSERT_TRUE(send(c, kind::round_received, {}, {}));
-  EXPECT_TRUE(fails_with(receive(c, kind::owner, 0, {}, "test"), errc::corrupt));
+  EXPECT_TRUE(fails_with(receive(c, kind::owner, 0, {}), errc::corrupt));
   for (const errc code : {errc::busy, errc::operation_canceled}) {
-    const error why = make_error(code, "there", "taken", 42).value();
+    const error why = make_error(code, "taken", 42).value();
     ASSERT_TRUE(send(c, kind::refusal, checkpoint::encode(why), {}));
-    const auto m = receive(c, kind::owner, 0, {}, "test");
+    const auto m = receive(c, kind::owner, 0, {});
     ASSERT_FALSE(m);
     EXPECT_TRUE(m.error().is(code));
     EXPECT_EQ(m.error().value, 42u);

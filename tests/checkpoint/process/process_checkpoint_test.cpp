@@ -145,7 +145,7 @@ TEST_F(process_checkpoint_test, failure_of_one_tag_undoes_the_others) {
   auto second = mapping::create(*r, 0, shared);
   ASSERT_TRUE(second);
   EXPECT_TRUE(fails_with(outcome(checkpoint().prepare({.evict = {"a", "b"}})), errc::busy,
-                         "suspender::suspend", other.address().value(), 0));
+                         "process_checkpoint::prepare", other.address().value(), 0));
   EXPECT_FALSE(checkpoint().prepared());
   EXPECT_TRUE(checkpoint().suspended().empty());
   EXPECT_TRUE(holds(dev(), weights.address(), 4 * page(), 1));
@@ -213,7 +213,7 @@ TEST_F(process_checkpoint_test, memory_of_another_process_is_refused_with_its_ad
   EXPECT_TRUE(holds(dev(), here.range().begin, page(), 7));
   // A reference to the page prevents its eviction.
   EXPECT_TRUE(fails_with(outcome(checkpoint().prepare({.copy_imports = true})), errc::busy,
-                         "suspender::suspend"));
+                         "process_checkpoint::prepare"));
   EXPECT_TRUE(holds(dev(), here.range().begin, page(), 7));
 }
 

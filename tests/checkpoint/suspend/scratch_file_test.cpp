@@ -127,7 +127,7 @@ TEST_F(suspending_to_a_file, contents_that_the_disk_changed_are_refused) {
     // Says where, as an offset of the file, and maps nothing.
     const std::uint64_t block = 3 * page();
     EXPECT_TRUE(fails_with(stillmap::testing::outcome((*tested)->resume("weights")), errc::corrupt,
-                           "checkpoint::scratch_file", block, 0));
+                           "suspender::resume", block, 0));
     EXPECT_EQ((*tested)->suspended().size(), 1u);
     file.invert(at);
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "stillmap/vmm/base/cuda_errors.h"
+#include "stillmap/vmm/base/operation.h"
 
 namespace stillmap {
 namespace {
@@ -18,18 +19,18 @@ error from_driver(int code) {
 }
 
 TEST(error, names_the_operation_the_reason_and_the_amounts) {
-  const status s = make_error(errc::invalid_argument, "growable_buffer::resize",
-                              "the size exceeds the reservation", 103079215104u, 68719476736u,
-                              error_unit::bytes);
+  const operation_scope scope("growable_buffer::resize");
+  const status s = make_error(errc::invalid_argument, "the size exceeds the reservation",
+                              103079215104u, 68719476736u, error_unit::bytes);
   EXPECT_EQ(s.error().message(),
             "growable_buffer::resize: the size exceeds the reservation (requested 96 GiB = "
             "103079215104 B, limit 64 GiB = 68719476736 B): invalid argument");
 }
 
 TEST(error, leaves_out_numbers_it_does_not_have) {
-  EXPECT_EQ(make_error(errc::busy, "page_pool::trim", "pages are in use").value().message(),
+  EXPECT_EQ((error{make_error_code(errc::busy), "page_pool::trim", "pages are in use"}.message()),
             "page_pool::trim: pages are in use: busy");
-  EXPECT_EQ(make_error(errc::busy, "page_pool::trim", "", 3).value().message(),
+  EXPECT_EQ((error{make_error_code(errc::busy), "page_pool::trim", "", 3}.message()),
             "page_pool::trim (requested 3): busy");
   EXPECT_EQ(from_driver(700).message(),
             "cuMemMap: CUDA_ERROR_ILLEGAL_ADDRESS (a kernel touched memory it may not)");
@@ -38,7 +39,7 @@ TEST(error, leaves_out_numbers_it_does_not_have) {
 
 TEST(error, prints_each_number_in_its_unit) {
   const auto message = [](std::uint64_t value, std::uint64_t limit, error_unit unit) {
-    return make_error(errc::busy, "f", "", value, limit, unit).value().message();
+    return error{make_error_code(errc::busy), "f", "", value, limit, unit}.message();
   };
   EXPECT_EQ(message(5000, 0, error_unit::milliseconds), "f (requested 5000 ms): busy");
   EXPECT_EQ(message(0x7f0000200000, 0, error_unit::address), "f (requested 0x7f0000200000): busy");
@@ -49,7 +50,7 @@ TEST(error, prints_each_number_in_its_unit) {
 
 TEST(error, never_prints_a_unit_that_rounds_up_to_the_next) {
   const auto requested = [](std::uint64_t n) {
-    return make_error(errc::busy, "f", "", n, 0, error_unit::bytes).value().message();
+    return error{make_error_code(errc::busy), "f", "", n, 0, error_unit::bytes}.message();
   };
   EXPECT_EQ(requested(1023), "f (requested 1023 B): busy");
   EXPECT_EQ(requested(1024), "f (requested 1 KiB = 1024 B): busy");
@@ -58,7 +59,7 @@ TEST(error, never_prints_a_unit_that_rounds_up_to_the_next) {
 }
 
 TEST(error, a_detail_names_the_subject_and_the_cause) {
-  const error plain = make_error(errc::corrupt, "image::open", "the checksum differs").value();
+  const error plain{make_error_code(errc::corrupt), "image::open", "the checksum differs"};
   const error located = plain.with({.where = "superblock at 24", .found = "7", .expected = "9"});
   EXPECT_EQ(located.about("a.smi").message(),
             "a.smi: superblock at 24: image::open: the checksum differs (found 7, expected 9): "
@@ -73,7 +74,7 @@ TEST(error, a_detail_names_the_subject_and_the_cause) {
 }
 
 TEST(error, a_system_error_keeps_its_errno) {
-  const status s = make_system_error(ENOENT, "open", "cannot open the file", "a.smi");
+  const status s = make_system_error(ENOENT, "cannot open the file", "a.smi");
   EXPECT_EQ(s.error().code, std::errc::no_such_file_or_directory);
   EXPECT_EQ(s.error().detail().subject, "a.smi");
 }
@@ -93,10 +94,10 @@ TEST(result, and_then_calls_on_success_and_passes_an_error_on) {
   const result<int> three = 3;
   const auto twice = [](int n) { return result<int>(2 * n); };
   EXPECT_EQ(three.and_then(twice).value(), 6);
-  const result<int> failed = make_error(errc::busy, "f", "");
+  const result<int> failed = make_error(errc::busy, "");
   EXPECT_TRUE(failed.and_then(twice).error().is(errc::busy));
   EXPECT_EQ(status().and_then([] { return result<int>(4); }).value(), 4);
-  const status lost = make_error(errc::device_lost, "f", "");
+  const status lost = make_error(errc::device_lost, "");
   EXPECT_TRUE(lost.and_then([] { return result<int>(4); }).error().is(errc::device_lost));
   EXPECT_EQ(result<std::unique_ptr<int>>(std::make_unique<int>(5))
                 .and_then([](std::unique_ptr<int> p) { return result<int>(*p); })

@@ -5,6 +5,7 @@
 
 #include "stillmap/checkpoint/base/key_file.h"
 #include "stillmap/checkpoint/image/image_set.h"
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::tool {
@@ -18,16 +19,16 @@ outcome<image::open_options> open_options_of(const image_options &o) {
   image::open_options out;
   out.parents = o.parents;
   if (!o.key.empty()) {
+    const operation_scope scope("--key");
     STILLMAP_ASSIGN_OR_RETURN(
-        const auto key,
-        about(checkpoint::read_key(o.key, checkpoint::secrecy::owner, "--key"), o.key));
+        const auto key, about(checkpoint::read_key(o.key, checkpoint::secrecy::owner), o.key));
     out.key = image::secret_key{key};
   }
   if (!o.signed_by.empty()) {
+    const operation_scope scope("--signed-by");
     STILLMAP_ASSIGN_OR_RETURN(
         const auto key,
-        about(checkpoint::read_key(o.signed_by, checkpoint::secrecy::everybody, "--signed-by"),
-              o.signed_by));
+        about(checkpoint::read_key(o.signed_by, checkpoint::secrecy::everybody), o.signed_by));
     out.signed_by = image::verifying_key{key};
   }
   return out;

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/context.h"
 #include "tools/stillmap/common/size.h"
@@ -86,7 +87,7 @@ outcome<void> scenario::hold(const operation &op) {
   if (launch == nullptr) {
     gate_.reset();
     return failed(
-        op, make_error(errc::not_supported, "cuLaunchHostFunc", "the driver has none").value());
+        op, error{make_error_code(errc::not_supported), "cuLaunchHostFunc", "the driver has none"});
   }
   if (const int r = launch(stream_.get(), wait_until_open, gate_.get()); r != 0) {
     gate_.reset();
@@ -115,7 +116,8 @@ status scenario::release(growable_buffer &b, const operation &op) {
     return busy_ ? b.decommit(offset, size, *busy_) : b.decommit(offset, size);
   }
   if (size > b.size()) {
-    return make_error(errc::invalid_argument, "shrink", "the buffer is smaller", size, b.size(),
+    const operation_scope scope("shrink");
+    return make_error(errc::invalid_argument, "the buffer is smaller", size, b.size(),
                       error_unit::bytes);
   }
   STILLMAP_RETURN_IF_ERROR(b.resize(b.size() - size));

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "stillmap/checkpoint/control/client.h"
+#include "stillmap/vmm/base/operation.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/text.h"
 #include "tools/stillmap/task/request.h"
@@ -93,7 +94,8 @@ outcome<void> check_save(const std::string &image) {
     return fail(exit_refused, fmt::format("--save: {}: the image exists already", image));
   }
   if (::access(path.parent_path().c_str(), W_OK | X_OK) == 0) return {};
-  return fail(make_system_error(errno, "--save", "the folder cannot be written", image).value());
+  const operation_scope scope("--save");
+  return fail(make_system_error(errno, "the folder cannot be written", image).value());
 }
 
 outcome<exit_status> hold(const device &d, const checkpoint::restored_memory &memory,

@@ -87,7 +87,9 @@ tl::unexpected<failure> fail_reaching(const std::string &address, const error &e
   failure f(e);
   const auto says = [&](const char *words) { return f.line.find(words) != std::string::npos; };
   const bool unknown_peer = says("certificate verify failed"), rejected = says("alert");
-  if ((unknown_peer || rejected || says("migration::")) && !says(address.c_str())) {
+  // An error of the migration itself, and not of the way to the task or of another request.
+  const bool of_migration = says("the task continues here");
+  if ((unknown_peer || rejected || of_migration) && !says(address.c_str())) {
     f.line = address + ": " + f.line;
   }
   if (unknown_peer) {
@@ -96,8 +98,6 @@ tl::unexpected<failure> fail_reaching(const std::string &address, const error &e
     f.line += "; the peer does not trust our certificate: does it have our fingerprint?";
   }
   if (unknown_peer || rejected) f.status = exit_refused;
-  // Errors of the migration itself, and not of the way to the task or of another request.
-  if (says("migration::")) f.line += "; the task continues here, and nothing has changed";
   return tl::unexpected(std::move(f));
 }
 

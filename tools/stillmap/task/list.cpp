@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "stillmap/checkpoint/control/status_query.h"
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/task/request.h"
@@ -59,9 +60,8 @@ outcome<found_sockets> find_sockets(const std::vector<std::string> &folders) {
       }
     }
     if (trouble) {
-      return fail(
-          make_system_error(trouble.value(), "task list", "the folder cannot be read", folder)
-              .value());
+      const operation_scope scope("task list");
+      return fail(make_system_error(trouble.value(), "the folder cannot be read", folder).value());
     }
   }
   std::sort(out.begin(), out.end());

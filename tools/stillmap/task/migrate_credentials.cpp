@@ -6,6 +6,7 @@
 
 #include <cerrno>
 
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/owned_fd.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/task/identity.h"
@@ -15,7 +16,8 @@ namespace stillmap::tool {
 namespace {
 
 tl::unexpected<failure> cannot_create(const std::string &path) {
-  return fail(make_system_error(errno, "migrate credentials", "cannot be created", path).value());
+  const operation_scope scope("migrate credentials");
+  return fail(make_system_error(errno, "cannot be created", path).value());
 }
 
 // Creates a file that must not exist.
