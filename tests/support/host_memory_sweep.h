@@ -68,6 +68,7 @@ class failing_allocation {
       done_ = out.has_value();
       if (!done_ && happened_) {
         EXPECT_TRUE(out.error().is(errc::out_of_memory)) << out.error().message();
+        EXPECT_STRNE(out.error().operation, "") << "it names no function";
       }
       if (!done_ && !happened_) ADD_FAILURE() << out.error().message();
       return out;

@@ -266,6 +266,8 @@ void add_copying_operations(std::vector<operation> &all) {
   };
   const auto add = [&](operation o) {
     o.vmm = false;
+    const std::string name = o.name.substr(std::string("copying buffer ").size());
+    o.calls = "growable_buffer::" + name.substr(0, name.find(','));
     all.push_back(std::move(o));
   };
   add({.name = "copying buffer resize, first",

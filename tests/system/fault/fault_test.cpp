@@ -120,6 +120,7 @@ class fault_sweep : public operation_sweep {
       EXPECT_TRUE(may_survive(c.function) || (reported && giving_back().contains(c.function)))
           << "it succeeded";
     } else {
+      EXPECT_TRUE(names_what_failed(op(), ran.error()));
       EXPECT_EQ(w->observe(), before_) << "after " << ran.error().message();
       const status again = op().run(*w);
       EXPECT_TRUE(again) << "tried again: " << (again ? "" : again.error().message());
@@ -142,6 +143,9 @@ class fault_sweep : public operation_sweep {
     std::unique_ptr<bench> w = set();
     hostcuda_control::fail_from(function, nth, code);
     const status ran = op().run(*w);
+    if (!ran) {
+      EXPECT_TRUE(names_what_failed(op(), ran.error()));
+    }
     if (!ran && code == CUDA_ERROR_ILLEGAL_ADDRESS) {
       EXPECT_TRUE(ran.error().is(errc::device_lost)) << ran.error().message();
     }

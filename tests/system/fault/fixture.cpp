@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <string_view>
 
 namespace stillmap::testing {
 
@@ -16,6 +17,17 @@ std::string case_name(const ::testing::TestParamInfo<operation> &each) {
   std::replace_if(
       name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
   return name;
+}
+
+::testing::AssertionResult names_what_failed(const operation &o, const error &e) {
+  const std::string_view named = e.operation;
+  std::string expected = o.calls;
+  if (expected.empty()) {
+    expected = o.name.substr(0, o.name.find(','));
+    expected.replace(expected.find(' '), 1, "::");
+  }
+  if (named == expected || named.starts_with("cu")) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "not " << expected << ": " << e.message();
 }
 
 void operation_sweep::SetUp() {

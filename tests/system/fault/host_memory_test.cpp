@@ -91,6 +91,7 @@ class host_memory_sweep : public operation_sweep {
     } else {
       EXPECT_TRUE(ran.error().is(errc::out_of_memory)) << ran.error().message();
       EXPECT_EQ(ran.error().code, std::errc::not_enough_memory) << ran.error().message();
+      EXPECT_TRUE(names_what_failed(op(), ran.error()));
       EXPECT_EQ(w->observe(), before_) << "after " << ran.error().message();
       const status again = op().run(*w);
       EXPECT_TRUE(again) << "tried again: " << (again ? "" : again.error().message());

@@ -154,7 +154,8 @@ void add_pool_operations(std::vector<operation> &all) {
                    w.pool->keep_ready(0);
                    return queued;
                  },
-                 .may_survive = {"cuMemCreate", "cuCtxGetCurrent", "cuCtxPushCurrent"}});
+                 .may_survive = {"cuMemCreate", "cuCtxGetCurrent", "cuCtxPushCurrent"},
+                 .calls = "page_pool::in_background"});
   all.push_back({.name = "page dropped over the watermark",
                  .set =
                      [](bench &w) {

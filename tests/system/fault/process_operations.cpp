@@ -42,8 +42,11 @@ void add_process_operations(std::vector<operation> &all) {
                    return outcome(made);
                  },
                  .may_survive = {}});
-  all.push_back(
-      {.name = "process prepare", .set = make_process, .run = prepare, .may_survive = {}});
+  all.push_back({.name = "process prepare",
+                 .set = make_process,
+                 .run = prepare,
+                 .may_survive = {},
+                 .calls = "process_checkpoint::prepare"});
   all.push_back({.name = "process_checkpoint resume",
                  .set =
                      [](bench &w) {

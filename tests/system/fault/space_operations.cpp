@@ -128,7 +128,8 @@ void add_space_operations(std::vector<operation> &all) {
                        w.let_pass();
                      },
                  .run = [](bench &w) { return w.dev->space().collect_range(w.a.buffer->range()); },
-                 .may_survive = {}});
+                 .may_survive = {},
+                 .calls = "address_space::collect_range"});
   // It cannot return an error: what could not be collected retires on, and the sink is told.
   all.push_back(
       {.name = "address_space collect",

@@ -31,7 +31,8 @@ void add_pair(std::vector<operation> &all, backing_store where, const std::strin
   all.push_back({.name = "suspend, " + name,
                  .set = make_task,
                  .run = [where](bench &w) { return suspend(w, where); },
-                 .may_survive = {}});
+                 .may_survive = {},
+                 .calls = "suspender::suspend"});
   all.push_back({.name = "resume, " + name,
                  .set =
                      [where](bench &w) {
@@ -48,7 +49,8 @@ void add_pair(std::vector<operation> &all, backing_store where, const std::strin
                    if (resumed) return {};
                    return outcome(w.sleeper->resume(""));
                  },
-                 .may_survive = {}});
+                 .may_survive = {},
+                 .calls = "suspender::resume"});
 }
 
 }  // namespace

@@ -75,7 +75,11 @@ struct operation {
   bool vmm = true;            // needs pages
   bool own_device = false;    // opens its device itself
   bool compare_after = true;  // false: what it ends in may depend on the failure
+  std::string calls = {};  // the public function; empty: "growable_buffer resize, cold" says which
 };
+
+// Whether an error of the operation names the public function that it calls, or a call of the driver's.
+::testing::AssertionResult names_what_failed(const operation &o, const error &e);
 
 inline void PrintTo(const operation &o, std::ostream *out) {
   *out << o.name;

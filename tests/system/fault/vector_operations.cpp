@@ -105,6 +105,9 @@ void add_vector_operations(std::vector<operation> &all) {
       {"set_stream", [](bench &w) -> status { return w.v->set_stream(w.v->stream()); }, pushed},
       {"synchronize", [](bench &w) { return w.v->synchronize(); }, pushed},
   };
+  const auto called = [](const std::string &name) {
+    return "device_vector::" + name.substr(0, name.find(','));
+  };
   for (const bool copying : {false, true}) {
     const std::string of = copying ? "copying device_vector " : "device_vector ";
     // On copies it takes no driver call.
@@ -134,7 +137,8 @@ void add_vector_operations(std::vector<operation> &all) {
                      .run = v.run,
                      .may_survive = copying ? optional_when_copying : optional_calls,
                      .vmm = !copying,
-                     .compare_after = v.compare_after});
+                     .compare_after = v.compare_after,
+                     .calls = called(v.name)});
     }
   }
 }
