@@ -1,6 +1,5 @@
 #include "stillmap/allocators/shared_quota.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,293 +7,440 @@
 #include <thread>
 #include <utility>
 
-#include "stillmap/allocators/internal/quota_file.h"
+#include "stillmap/allocators/admission/quota_bell.h"
+#include "stillmap/allocators/admission/quota_ledger.h"
+#include "stillmap/allocators/admission/quota_responder.h"
+#include "stillmap/allocators/admission/quota_rules.h"
+#include "stillmap/allocators/admission/quota_seat.h"
+#include "stillmap/allocators/admission/room_request.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
 
 namespace stillmap {
 namespace {
 
-bool is_bare(const std::string &name) {
-  return name.find('/') == std::string::npos;
+quota_stats stats_in(const quota_table &t) {
+  quota_stats out;
+  out.limit = t.header.limit;
+  out.device_bytes = t.header.device_bytes;
+  out.outside = t.header.outside;
+  out.revision = t.header.revision;
+  const quota_rules rules(t);
+  for (std::size_t i = 0; i < t.header.used; ++i) {
+    const quota_slot &s = t.slots[i];
+    if (!s.is_taken()) continue;
+    out.reserved += s.reserved();
+    quota_participant p{.process = s.holding.process,
+                        .reserved = s.reserved(),
+                        .terms = s.terms(),
+                        .listens = s.listens != 0,
+                        .waiting = rules.waits(i) ? s.wait.bytes : 0};
+    for (std::size_t k = 0; k < reclaim_kinds; ++k) p.offers[k] = (s.offers >> k & 1) != 0;
+    out.participants.push_back(p);
+  }
+  return out;
 }
 
-std::string path_of(const std::string &name) {
-  return is_bare(name) ? "/dev/shm/" + name : name;
+status check_revision(const quota_table &t, std::optional<std::uint64_t> expected) {
+  if (!expected || *expected == t.header.revision) return {};
+  return make_error(errc::busy,
+                    "the limit or terms have changed meanwhile: read the revision again",
+                    t.header.revision, *expected);
+}
+
+std::uint64_t held_in(const quota_table &t) {
+  std::uint64_t sum = 0;
+  for (const quota_slot &s : t.used()) sum += s.is_taken() ? s.reserved() : 0;
+  return sum;
+}
+
+result<quota_change> set_limit_in(quota_ledger &l, quota_table &t, std::uint64_t bytes,
+                                  std::optional<std::uint64_t> if_revision) {
+  if (bytes == 0) return make_error(errc::invalid_argument, "the limit must not be 0");
+  STILLMAP_RETURN_IF_ERROR(check_revision(t, if_revision));
+  std::uint64_t minima = 0;
+  for (const quota_slot &s : t.used()) minima += s.is_taken() ? s.minimum : 0;
+  if (bytes < minima) {
+    return make_error(errc::invalid_argument,
+                      "the limit is less than the minima of the participants", bytes, minima,
+                      error_unit::bytes);
+  }
+  t.header.limit = bytes;
+  ++t.header.revision;
+  STILLMAP_RETURN_IF_ERROR(l.file().write_header(t.header));
+  STILLMAP_RETURN_IF_ERROR(l.note(t, {.bytes = bytes,
+                                      .action = quota_action::limit_set,
+                                      .process = static_cast<std::uint32_t>(::getpid())}));
+  return held_in(t) > bytes ? quota_change::deferred : quota_change::applied;
+}
+
+result<quota_change> set_terms_in(quota_ledger &l, quota_table &t, std::uint32_t process,
+                                  const quota_terms &terms,
+                                  std::optional<std::uint64_t> if_revision) {
+  STILLMAP_RETURN_IF_ERROR(check_revision(t, if_revision));
+  if (terms.minimum > terms.maximum) {
+    return make_error(errc::invalid_argument, "the minimum exceeds the maximum", terms.minimum,
+                      terms.maximum, error_unit::bytes);
+  }
+  std::uint64_t minima = 0;
+  std::size_t found = 0;
+  for (const quota_slot &s : t.used()) {
+    const bool meant = s.is_taken() && s.holding.process == process;
+    found += meant ? 1 : 0;
+    minima += !s.is_taken() ? 0 : meant ? terms.minimum : s.minimum;
+  }
+  if (found == 0) {
+    return make_error(errc::invalid_argument, "no participant has this process id", process);
+  }
+  if (minima > t.header.limit) {
+    return make_error(errc::invalid_argument, "the minima of all would exceed the limit", minima,
+                      t.header.limit, error_unit::bytes);
+  }
+  ++t.header.revision;
+  STILLMAP_RETURN_IF_ERROR(l.file().write_header(t.header));
+  quota_change out = quota_change::applied;
+  for (std::size_t i = 0; i < t.header.used; ++i) {
+    quota_slot &s = t.slots[i];
+    if (!s.is_taken() || s.holding.process != process) continue;
+    s.minimum = terms.minimum;
+    s.maximum = terms.maximum;
+    s.priority = terms.priority;
+    STILLMAP_RETURN_IF_ERROR(l.file().write(i, s, &quota_slot::minimum));
+    STILLMAP_RETURN_IF_ERROR(l.file().write(i, s, &quota_slot::maximum));
+    STILLMAP_RETURN_IF_ERROR(l.file().write(i, s, &quota_slot::priority));
+    if (s.reserved() > terms.maximum) out = quota_change::deferred;
+  }
+  // What others hold above their own minimum may be in the way of it.
+  std::uint64_t charged = 0;
+  for (const quota_slot &s : t.used()) {
+    if (s.is_taken()) charged += std::max(s.reserved(), s.minimum);
+  }
+  if (charged > t.header.limit) out = quota_change::deferred;
+  STILLMAP_RETURN_IF_ERROR(
+      l.note(t, {.bytes = terms.maximum, .action = quota_action::terms_set, .process = process}));
+  return out;
+}
+
+// Names the file in an error. A refusal, which is ordinary, costs no host memory.
+template <class T>
+T named(T r, const quota_ledger &l) {
+  if (r || r.error().is(errc::out_of_memory)) return r;
+  return tl::unexpected<error>(r.error().about(l.path()));
+}
+
+// Calls act(ledger, table) in a transaction on an existing quota that this process need not take part in.
+template <class Act>
+auto on_existing(const char *operation, const std::string &name, Act act)
+    -> std::invoke_result_t<Act, quota_ledger &, quota_table &> {
+  using outcome = std::invoke_result_t<Act, quota_ledger &, quota_table &>;
+  return with_host_memory(operation, [&]() -> outcome {
+    const auto l = std::make_unique<quota_ledger>(name);
+    outcome out = tl::unexpected<error>(error{});
+    status done = l->file().open_existing(l->path().c_str(), l->only_own());
+    if (done) {
+      done = l->transact([&](quota_table &t) -> status {
+        if (t.header.magic == 0) return make_error(errc::corrupt, "the file is not a quota");
+        STILLMAP_RETURN_IF_ERROR(l->remove_dead(t, quota_ledger::npos));
+        out = act(*l, t);
+        return {};
+      });
+    }
+    if (!done) out = tl::unexpected<error>(done.error());
+    return named(std::move(out), *l);
+  });
 }
 
 }  // namespace
 
-class shared_quota::ledger {
+class shared_quota::participant {
  public:
-  explicit ledger(const std::string &name) : path_(path_of(name)), only_own_(is_bare(name)) {}
-  ~ledger() {
-    const operation_scope scope("shared_quota::~shared_quota");
-    quota_slot found;
-    // The slot is free once the kernel has dropped its lock, whatever is in it.
-    if (!joined_ || !file_.is_open() || !file_.read_slot(slot_, found)) return;
-    if (found == own_) (void)file_.write_slot(slot_, {});
+  participant(const std::string &name, shared_quota_options options)
+      : options_(std::move(options)), ledger_(name) {}
+
+  status join() {
+    STILLMAP_RETURN_IF_ERROR(ledger_.file().open(ledger_.path().c_str(), ledger_.only_own()));
+    return ledger_.begin(options_.limit,
+                         [&](quota_table &t) STILLMAP_REQUIRES(ledger_held) -> status {
+                           return seat_.take(t, options_.terms);
+                         });
   }
 
-  status open(std::uint64_t limit) {
-    STILLMAP_RETURN_IF_ERROR(file_.open(path_.c_str(), only_own_));
-    const lock_guard threads(mutex_);
-    STILLMAP_RETURN_IF_ERROR(lock_ledger());
-    const ledger_lock locked(file_);
-    // A file without contents is new, unless participants use it.
-    const bool in_use = file_.is_any_slot_locked();
-    if (!in_use) STILLMAP_RETURN_IF_ERROR(file_.allocate());
-    STILLMAP_RETURN_IF_ERROR(file_.read(table_));
-    if (in_use && table_.header.magic == 0) return truncated();
-    if (table_.header.magic == 0) {
-      if (limit == 0) {
-        return make_error(errc::invalid_argument,
-                          "the quota does not exist, and no limit was given to create it");
-      }
-      table_.header = {quota_table::magic, limit, 0, 0};
-      STILLMAP_RETURN_IF_ERROR(file_.write_header(table_.header));
-    }
-    if (limit != 0 && table_.header.limit != limit) {
-      return make_error(errc::invalid_argument, "the quota exists with another limit", limit,
-                        table_.header.limit, error_unit::bytes);
-    }
-    return take_slot();
+  status make_room(std::uint64_t bytes) {
+    // A forked child has no slot, and its threads may wait for ever.
+    STILLMAP_RETURN_IF_ERROR(seat_.transact([](quota_table &) { return status(); }));
+    const clock::time_point until = clock::now() + options_.timeout;
+    const turn mine(*this, until);
+    room_request request(ledger_, seat_, bytes, until);
+    const status done = wait_for(request);
+    if (!done) request.withdraw();
+    count(request, done);
+    return done;
   }
 
-  status reserve(std::uint64_t bytes) {
-    STILLMAP_RETURN_IF_ERROR(check_not_forked());
-    const lock_guard threads(mutex_);
-    STILLMAP_RETURN_IF_ERROR(lock_ledger());
-    const ledger_lock locked(file_);
-    STILLMAP_RETURN_IF_ERROR(read());
-    std::uint64_t left = room();
-    if (left < bytes) {
-      STILLMAP_RETURN_IF_ERROR(reclaim_dead_participants());
-      left = room();
-    }
-    if (left < bytes) {
-      return make_error(errc::out_of_memory, "the request exceeds the bytes left in the quota",
-                        bytes, left, error_unit::bytes);
-    }
-    return write_own(own_.reserved + bytes);
-  }
-
-  // Without the lock of the ledger, so that it never waits for another process: no other process
-  // writes this slot while this one lives.
-  status release(std::uint64_t bytes) {
-    STILLMAP_RETURN_IF_ERROR(check_not_forked());
-    const lock_guard threads(mutex_);
-    if (bytes > own_.reserved) {
-      return make_error(errc::invalid_argument, "the bytes exceed this participant's reservation",
-                        bytes, own_.reserved, error_unit::bytes);
-    }
-    quota_slot found;
-    STILLMAP_RETURN_IF_ERROR(file_.read_slot(slot_, found));
-    if (found != own_) return truncated();
-    return write_own(own_.reserved - bytes);
-  }
-
-  status set_limit(std::uint64_t bytes) {
-    if (bytes == 0) return make_error(errc::invalid_argument, "the limit must not be 0");
-    STILLMAP_RETURN_IF_ERROR(check_not_forked());
-    const lock_guard threads(mutex_);
-    STILLMAP_RETURN_IF_ERROR(lock_ledger());
-    const ledger_lock locked(file_);
-    STILLMAP_RETURN_IF_ERROR(read());
-    table_.header.limit = bytes;
-    return file_.write_header(table_.header);
-  }
-
-  result<quota_stats> stats() {
-    STILLMAP_RETURN_IF_ERROR(check_not_forked());
-    const lock_guard threads(mutex_);
-    STILLMAP_RETURN_IF_ERROR(lock_ledger());
-    const ledger_lock locked(file_);
-    STILLMAP_RETURN_IF_ERROR(read());
-    STILLMAP_RETURN_IF_ERROR(reclaim_dead_participants());
-    quota_stats out;
-    out.limit = table_.header.limit;
-    out.own = own_.reserved;
-    for (const quota_slot &s : table_.used()) {
-      if (s.process == 0) continue;
-      out.reserved += s.reserved;
-      out.participants.push_back({s.process, s.reserved});
-    }
+  result<quota_change> set_limit(std::uint64_t bytes, std::optional<std::uint64_t> if_revision) {
+    quota_change out{};
+    const status done = seat_.transact([&](quota_table &t) -> status {
+      STILLMAP_ASSIGN_OR_RETURN(out, set_limit_in(ledger_, t, bytes, if_revision));
+      return {};
+    });
+    if (!done) return tl::unexpected<error>(done.error());
     return out;
   }
 
-  // Names the file in an error. A refusal, which is ordinary, costs no host memory.
-  template <class T>
-  T named(T r) const {
-    if (r || r.error().is(errc::out_of_memory)) return r;
-    return tl::unexpected<error>(r.error().about(path_));
+  result<quota_stats> stats() {
+    quota_stats out;
+    const status read =
+        seat_.transact([&](quota_table &t) STILLMAP_REQUIRES(ledger_held) -> status {
+          STILLMAP_RETURN_IF_ERROR(ledger_.remove_dead(t, seat_.slot()));
+          out = stats_in(t);
+          out.own = seat_.reserved();
+          return {};
+        });
+    if (!read) return tl::unexpected<error>(read.error());
+    const lock_guard lock(waits_mutex_);
+    out.waits = waits_;
+    out.waits.asked_for = responder_.totals().asked_for;
+    out.waits.given = responder_.totals().given;
+    return out;
   }
+
+  quota_ledger &ledger() { return ledger_; }
+  quota_seat &seat() { return seat_; }
+  quota_responder &responder() { return responder_; }
 
  private:
   using clock = std::chrono::steady_clock;
+  static constexpr std::size_t most_recent = 512;
+  // Between two looks at the ledger: at first, and at most. The device is measured less often.
+  static constexpr std::chrono::microseconds first_pause{200}, longest_pause{2'000};
+  static constexpr std::chrono::milliseconds between_measures{20};
 
-  // Of the ledger's lock, which lock_ledger() took.
-  class ledger_lock {
+  // One thread of the process waits at a time. The others wait for it, no longer than they would anyway.
+  class turn {
    public:
-    explicit ledger_lock(const quota_file &file) : file_(file) {}
-    ~ledger_lock() { file_.unlock_ledger(); }
-    ledger_lock(const ledger_lock &) = delete;
+    turn(participant &p, clock::time_point until) : participant_(p) {
+      unique_lock lock(p.waits_mutex_);
+      is_mine_ =
+          p.turn_over_.wait_for(lock, until - clock::now(),
+                                [&]() STILLMAP_REQUIRES(p.waits_mutex_) { return !p.is_waiting_; });
+      if (is_mine_) p.is_waiting_ = true;
+    }
+    ~turn() {
+      if (!is_mine_) return;
+      const lock_guard lock(participant_.waits_mutex_);
+      participant_.is_waiting_ = false;
+      participant_.turn_over_.notify_one();
+    }
+    turn(const turn &) = delete;
 
    private:
-    const quota_file &file_;
+    participant &participant_;
+    bool is_mine_ = false;
   };
 
-  // A stopped process keeps its locks, and no wait for one has a timeout: tries again and again. Lets
-  // go of the mutex meanwhile, so that threads that release wait for nobody.
-  status lock_ledger() STILLMAP_REQUIRES(mutex_) {
-    clock::time_point until{};
-    for (int tries = 0; !file_.try_lock_ledger(); ++tries) {
-      if (errno != EAGAIN && errno != EACCES) {
-        return make_system_error(errno, "the ledger cannot be locked");
+  status wait_for(room_request &request) {
+    clock::time_point measured{};
+    for (auto pause = first_pause;; pause = std::min(pause * 2, longest_pause)) {
+      std::optional<device_use> use;
+      if (options_.device && clock::now() >= measured + between_measures) {
+        if (const auto now = options_.device->memory()) {
+          use = {now->total.bytes(), now->total.bytes() - now->free.bytes()};
+        }
+        measured = clock::now();
       }
-      if (tries == 0) until = clock::now() + lock_timeout;
-      mutex_.unlock();
-      const status waited = wait_for_ledger(tries, until);
-      mutex_.lock();
-      STILLMAP_RETURN_IF_ERROR(waited);
+      STILLMAP_ASSIGN_OR_RETURN(const auto looked, request.look(use));
+      if (looked == room_request::progress::granted) return {};
+      request.ring();
+      // It may be asked while it waits.
+      if (request.is_asked_itself()) STILLMAP_RETURN_IF_ERROR(responder_.answer(false));
+      std::this_thread::sleep_for(pause);
     }
-    return {};
   }
 
-  status wait_for_ledger(int tries, clock::time_point until) {
-    if (clock::now() >= until) return held_too_long();
-    if (tries < 64) {
-      ::sched_yield();
+  void count(const room_request &request, const status &done) noexcept {
+    const auto waited = request.waited();
+    const lock_guard lock(waits_mutex_);
+    ++waits_.waits;
+    waits_.total += waited;
+    waits_.longest = std::max(waits_.longest, waited);
+    if (!done) {
+      ++waits_.busy;
+    } else if (waits_.recent.size() < most_recent) {
+      waits_.recent.push_back(waited);
+      ++waits_.granted;
     } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(std::min(tries, 1000)));
+      waits_.recent[waits_.granted++ % most_recent] = waited;
     }
-    return {};
   }
 
-  status held_too_long() {
-    return with_host_memory([&]() -> status {
-      const auto table = std::make_unique<quota_table>();
-      STILLMAP_RETURN_IF_ERROR(file_.read(*table));
-      const int holder = file_.find_ledger_holder(table->used());
-      const error e =
-          make_error(errc::busy,
-                     "a process that is stopped or does not run holds the ledger's lock: let it "
-                     "continue (SIGCONT), or end it",
-                     static_cast<std::uint64_t>(lock_timeout.count()), 0, error_unit::milliseconds)
-              .value();
-      if (holder == 0) return tl::unexpected(e);
-      return tl::unexpected(e.with({.found = "process " + std::to_string(holder)}));
-    });
-  }
-
-  // The functions below require the ledger's lock, too, except write_own().
-
-  // Reads the ledger, and finds out whether it is still the one that this participant has joined.
-  status read() STILLMAP_REQUIRES(mutex_) {
-    STILLMAP_RETURN_IF_ERROR(file_.read(table_));
-    const bool same = table_.header.magic != 0 && slot_ < table_.header.used;
-    return same && table_.slots[slot_] == own_ ? status() : truncated();
-  }
-
-  std::uint64_t room() const STILLMAP_REQUIRES(mutex_) {
-    std::uint64_t sum = 0;
-    for (const quota_slot &s : table_.used()) sum += s.reserved;
-    const std::uint64_t limit = table_.header.limit;
-    return limit > sum ? limit - sum : 0;
-  }
-
-  status reclaim_dead_participants() STILLMAP_REQUIRES(mutex_) {
-    for (std::size_t i = 0; i < table_.header.used; ++i) {
-      quota_slot &s = table_.slots[i];
-      if (s == quota_slot() || i == slot_ || file_.is_slot_locked(i)) continue;
-      STILLMAP_RETURN_IF_ERROR(file_.write_slot(i, {}));
-      s = {};
-    }
-    return {};
-  }
-
-  status take_slot() STILLMAP_REQUIRES(mutex_) {
-    for (slot_ = 0; slot_ < max_participants; ++slot_) {
-      // A slot is free if its lock can be taken, whatever its last owner left in it.
-      if (!file_.try_lock_slot(slot_)) continue;
-      if (slot_ >= table_.header.used) {
-        table_.header.used = slot_ + 1;
-        STILLMAP_RETURN_IF_ERROR(file_.write_header(table_.header));
-      }
-      STILLMAP_RETURN_IF_ERROR(write_own(0));
-      joined_ = true;
-      return {};
-    }
-    return make_error(errc::busy, "the quota has no free slot for a participant", max_participants,
-                      max_participants, error_unit::items);
-  }
-
-  status write_own(std::uint64_t reserved) STILLMAP_REQUIRES(mutex_) {
-    const auto now = quota_slot::of(reserved, process_);
-    STILLMAP_RETURN_IF_ERROR(file_.write_slot(slot_, now));
-    own_ = now;
-    return {};
-  }
-
-  // Before the mutex is locked, which a thread of the parent may have held at the fork.
-  status check_not_forked() const {
-    if (file_.is_open()) return {};
-    return make_error(errc::not_supported, "the process is a forked child of the participant");
-  }
-  static status truncated() {
-    return make_error(errc::corrupt,
-                      "another process has truncated or overwritten the file that is in use: end "
-                      "the participants, remove the quota and create it again");
-  }
-
-  const std::string path_;
-  const bool only_own_;
-  quota_file file_;
-  const std::uint32_t process_ = static_cast<std::uint32_t>(getpid());
-  mutex mutex_;  // record locks do not exclude threads of one process
-  std::size_t slot_ STILLMAP_GUARDED_BY(mutex_) = 0;
-  bool joined_ STILLMAP_GUARDED_BY(mutex_) = false;
-  quota_slot own_ STILLMAP_GUARDED_BY(mutex_);  // as last written
-  quota_table table_ STILLMAP_GUARDED_BY(mutex_);
+  const shared_quota_options options_;
+  quota_ledger ledger_;
+  quota_seat seat_{ledger_};
+  quota_responder responder_{ledger_, seat_};
+  mutex waits_mutex_;
+  condition_variable turn_over_;
+  bool is_waiting_ STILLMAP_GUARDED_BY(waits_mutex_) = false;
+  quota_wait_stats waits_ STILLMAP_GUARDED_BY(waits_mutex_);
 };
 
-shared_quota::shared_quota(std::unique_ptr<ledger> l) : ledger_(std::move(l)) {}
+shared_quota::shared_quota(std::unique_ptr<participant> p) : participant_(std::move(p)) {}
 shared_quota::~shared_quota() = default;
 
 result<std::shared_ptr<shared_quota>> shared_quota::open(const std::string &name,
-                                                         std::uint64_t limit) {
-  const operation_scope scope("shared_quota::open");
-  if (name.empty()) return make_error(errc::invalid_argument, "the name is empty");
-  return with_host_memory([&]() -> result<std::shared_ptr<shared_quota>> {
+                                                         shared_quota_options options) {
+  return with_host_memory("shared_quota::open", [&]() -> result<std::shared_ptr<shared_quota>> {
+    if (name.empty()) return make_error(errc::invalid_argument, "the name is empty");
     // All host memory first: a file that is created is kept.
-    std::shared_ptr<shared_quota> made(new shared_quota(std::make_unique<ledger>(name)));
-    STILLMAP_RETURN_IF_ERROR(made->ledger_->named(made->ledger_->open(limit)));
+    std::shared_ptr<shared_quota> made(
+        new shared_quota(std::make_unique<participant>(name, std::move(options))));
+    STILLMAP_RETURN_IF_ERROR(named(made->participant_->join(), made->participant_->ledger()));
     return made;
   });
 }
 
 status shared_quota::remove(const std::string &name) {
   return with_host_memory("shared_quota::remove", [&]() -> status {
-    if (unlink(path_of(name).c_str()) == 0) return {};
-    return make_system_error(errno, "the file cannot be deleted", path_of(name));
+    // What dead participants have left beside the file. A file that is no quota is deleted, too.
+    const auto l = std::make_unique<quota_ledger>(name);
+    if (l->file().open_existing(l->path().c_str(), l->only_own())) {
+      [[maybe_unused]] const status cleaned = l->transact(
+          [&](quota_table &t) { return l->remove_dead(t, quota_ledger::npos); });
+    }
+    if (::unlink(l->path().c_str()) == 0) return {};
+    return make_system_error(errno, "the file cannot be deleted", l->path());
   });
 }
 
+// ---- reserving, and waiting for others ----
+
 status shared_quota::reserve(std::uint64_t bytes) {
   const operation_scope scope("shared_quota::reserve");
-  return ledger_->named(ledger_->reserve(bytes));
+  return named(participant_->seat().reserve(bytes), participant_->ledger());
 }
+
 status shared_quota::release(std::uint64_t bytes) {
   const operation_scope scope("shared_quota::release");
-  return ledger_->named(ledger_->release(bytes));
+  return named(participant_->seat().release(bytes), participant_->ledger());
 }
-status shared_quota::set_limit(std::uint64_t bytes) {
-  const operation_scope scope("shared_quota::set_limit");
-  return ledger_->named(ledger_->set_limit(bytes));
+
+status shared_quota::make_room(std::uint64_t bytes) {
+  return with_host_memory("shared_quota::make_room", [&]() -> status {
+    return named(participant_->make_room(bytes), participant_->ledger());
+  });
 }
+
+void shared_quota::end_room() noexcept {
+  participant_->seat().end_room();
+}
+
+// ---- giving back ----
+
+std::unique_ptr<reclaimer_registration> shared_quota::add_reclaimer(
+    reclaim_kind kind, std::function<std::uint64_t(std::uint64_t bytes)> reclaim) {
+  const operation_scope scope("shared_quota::add_reclaimer");
+  // The registration may outlive this object.
+  const auto changed = [self = weak_from_this()] {
+    const auto there = self.lock();
+    if (there == nullptr) return;
+    const status published = there->participant_->responder().publish();
+    if (!published) report_background_error(published.error());
+  };
+  return participant_->responder().add(kind, std::move(reclaim), changed);
+}
+
+status shared_quota::start_thread() {
+  return with_host_memory("shared_quota::start_thread", [&]() -> status {
+    return named(participant_->responder().start_thread(), participant_->ledger());
+  });
+}
+
+result<std::uint64_t> shared_quota::poll() {
+  return with_host_memory("shared_quota::poll", [&]() -> result<std::uint64_t> {
+    return named(participant_->responder().answer(true), participant_->ledger());
+  });
+}
+
+result<std::uint64_t> shared_quota::retry_reclaim() {
+  return with_host_memory("shared_quota::retry_reclaim", [&]() -> result<std::uint64_t> {
+    return named(participant_->responder().answer(false), participant_->ledger());
+  });
+}
+
+// ---- the limit, terms and statistics ----
+
+result<quota_change> shared_quota::set_limit(std::uint64_t bytes,
+                                             std::optional<std::uint64_t> if_revision) {
+  return with_host_memory("shared_quota::set_limit", [&]() -> result<quota_change> {
+    return named(participant_->set_limit(bytes, if_revision), participant_->ledger());
+  });
+}
+
+result<quota_change> shared_quota::set_limit(const std::string &name, std::uint64_t bytes,
+                                             std::optional<std::uint64_t> if_revision) {
+  return on_existing("shared_quota::set_limit", name,
+                     [&](quota_ledger &l, quota_table &t) -> result<quota_change> {
+                       return set_limit_in(l, t, bytes, if_revision);
+                     });
+}
+
+result<quota_change> shared_quota::set_terms(const std::string &name, std::uint32_t process,
+                                             const quota_terms &terms,
+                                             std::optional<std::uint64_t> if_revision) {
+  return on_existing("shared_quota::set_terms", name,
+                     [&](quota_ledger &l, quota_table &t) -> result<quota_change> {
+                       return set_terms_in(l, t, process, terms, if_revision);
+                     });
+}
+
 result<quota_stats> shared_quota::stats() {
-  return with_host_memory("shared_quota::stats", [&] { return ledger_->named(ledger_->stats()); });
+  return with_host_memory("shared_quota::stats", [&]() -> result<quota_stats> {
+    return named(participant_->stats(), participant_->ledger());
+  });
+}
+
+result<quota_stats> shared_quota::stats_of(const std::string &name) {
+  return on_existing(
+      "shared_quota::stats_of", name,
+      [](quota_ledger &, quota_table &t) -> result<quota_stats> { return stats_in(t); });
+}
+
+result<std::vector<quota_event>> shared_quota::events_of(const std::string &name) {
+  return on_existing(
+      "shared_quota::events_of", name,
+      [](quota_ledger &l, quota_table &t) -> result<std::vector<quota_event>> {
+        std::vector<quota_record> found;
+        STILLMAP_RETURN_IF_ERROR(l.file().read_events(t.header, found));
+        std::vector<quota_event> out;
+        for (const quota_record &r : found) {
+          const auto since_epoch = std::chrono::nanoseconds(r.time);
+          out.push_back(
+              {.number = r.number,
+               .time = std::chrono::system_clock::time_point(
+                   std::chrono::duration_cast<std::chrono::system_clock::duration>(since_epoch)),
+               .action = r.action,
+               .process = r.process,
+               .other = r.other,
+               .kind = static_cast<reclaim_kind>(r.kind),
+               .bytes = r.bytes,
+               .waited = std::chrono::microseconds(r.waited)});
+        }
+        return out;
+      });
+}
+
+const char *name_of(quota_action a) noexcept {
+  constexpr std::array names = {"joined",  "left", "waits", "asked", "answered",
+                                "granted", "busy", "limit", "terms"};
+  const auto i = static_cast<std::size_t>(a);
+  return i < names.size() ? names[i] : "unknown";
+}
+
+const char *name_of(reclaim_kind k) noexcept {
+  constexpr std::array names = {"cached", "evictable", "task"};
+  const auto i = static_cast<std::size_t>(k);
+  return i < names.size() ? names[i] : "unknown";
 }
 
 }  // namespace stillmap

@@ -306,7 +306,7 @@ TEST_F(chunks, begin_at_a_page_wherever_the_driver_has_room) {
     o.limit = 10_MiB;
     const std::string path =
         ::testing::TempDir() + "stillmap-chunk-page-quota-" + std::to_string(getpid());
-    const auto quota = shared_quota::open(path, 1_GiB);
+    const auto quota = shared_quota::open(path, {.limit = 1_GiB});
     ASSERT_TRUE(quota && shared_quota::remove(path));
     o.quota = *quota;
     checked_heap h(dev(), o);
@@ -458,7 +458,7 @@ TEST_F(chunks, return_the_grant_of_a_failed_allocation_to_the_quota) {
   STILLMAP_NEEDS_HOSTCUDA();
   const std::string path =
       ::testing::TempDir() + "stillmap-chunk-quota-" + std::to_string(getpid());
-  const auto quota = shared_quota::open(path, 1_GiB);
+  const auto quota = shared_quota::open(path, {.limit = 1_GiB});
   ASSERT_TRUE(quota) << quota.error().message();
   caching_allocator_options options;
   options.quota = *quota;

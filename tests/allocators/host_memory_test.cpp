@@ -153,7 +153,7 @@ void allocator_host_memory::begin() {
   quota_path_ = ::testing::TempDir() + "stillmap-host-memory-quota." + std::to_string(getpid());
   std::filesystem::remove(quota_path_);
   must("shared_quota::open", [&]() -> status {
-    auto made = called([&] { return shared_quota::open(quota_path_, 1024 * MiB); });
+    auto made = called([&] { return shared_quota::open(quota_path_, {.limit = 1024 * MiB}); });
     if (!made) return tl::unexpected<error>(made.error());
     quota_ = std::move(*made);
     return {};

@@ -24,7 +24,7 @@ class quota_of_allocators : public testing::buffer_test {
     buffer_test::TearDown();
   }
   std::shared_ptr<shared_quota> join() const {
-    auto q = shared_quota::open(path_, 8 * page());
+    auto q = shared_quota::open(path_, {.limit = 8 * page()});
     if (!q) throw std::runtime_error(q.error().message());
     return *q;
   }

@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "stillmap/allocators/internal/quota_file.h"
+#include "stillmap/allocators/admission/quota_table.h"
 #include "tests/support/unique_name.h"
 
 namespace stillmap {
@@ -27,7 +27,7 @@ class shared_quota_test : public ::testing::Test {
  protected:
   void TearDown() override { (void)shared_quota::remove(path_); }
   std::shared_ptr<shared_quota> join(std::uint64_t limit = 100) const {
-    auto q = shared_quota::open(path_, limit);
+    auto q = shared_quota::open(path_, {.limit = limit});
     if (!q) throw std::runtime_error(q.error().message());
     return *q;
   }
@@ -81,12 +81,12 @@ TEST_F(shared_quota_test, what_leaves_gives_back) {
 }
 
 TEST_F(shared_quota_test, refuses_what_makes_no_sense) {
-  EXPECT_FALSE(shared_quota::open("", 100));
-  const auto none = shared_quota::open(path_, 0);
+  EXPECT_FALSE(shared_quota::open("", {.limit = 100}));
+  const auto none = shared_quota::open(path_, {.limit = 0});
   ASSERT_FALSE(none);
   EXPECT_TRUE(none.error().is(errc::invalid_argument));
   const auto a = join();
-  const auto other = shared_quota::open(path_, 101);
+  const auto other = shared_quota::open(path_, {.limit = 101});
   ASSERT_FALSE(other);
   EXPECT_EQ(other.error().value, 101u);
   EXPECT_EQ(other.error().limit, 100u);
@@ -98,12 +98,12 @@ TEST_F(shared_quota_test, refuses_what_makes_no_sense) {
   EXPECT_EQ(a->stats()->own, 5u);
   EXPECT_FALSE(a->set_limit(0));
   EXPECT_FALSE(a->reserve(UINT64_MAX)) << "sums do not wrap";
-  EXPECT_FALSE(shared_quota::open("/nowhere/at/all", 100));
+  EXPECT_FALSE(shared_quota::open("/nowhere/at/all", {.limit = 100}));
 }
 
 TEST_F(shared_quota_test, a_file_that_is_something_else_stays_as_it_is) {
   std::ofstream(path_) << "my diary";
-  const auto q = shared_quota::open(path_, 100);
+  const auto q = shared_quota::open(path_, {.limit = 100});
   ASSERT_FALSE(q);
   EXPECT_TRUE(q.error().is(errc::corrupt)) << q.error().message();
   std::string text;
@@ -124,7 +124,7 @@ TEST_F(shared_quota_name, that_is_a_link_is_refused) {
   const std::string victim = ::testing::TempDir() + name_;
   std::ofstream(victim).flush();
   ASSERT_EQ(::symlink(victim.c_str(), planted_.c_str()), 0);
-  const auto q = shared_quota::open(name_, 100);
+  const auto q = shared_quota::open(name_, {.limit = 100});
   ASSERT_FALSE(q);
   EXPECT_EQ(q.error().code, std::errc::too_many_symbolic_link_levels) << q.error().message();
   EXPECT_EQ(std::filesystem::file_size(victim), 0u);
@@ -133,27 +133,27 @@ TEST_F(shared_quota_name, that_is_a_link_is_refused) {
 
 // Regression: others who may write it decide what everybody has left.
 TEST_F(shared_quota_name, that_others_may_write_is_refused) {
-  ASSERT_TRUE(shared_quota::open(name_, 100));
-  ASSERT_TRUE(shared_quota::open(name_, 100)) << "one's own";
+  ASSERT_TRUE(shared_quota::open(name_, {.limit = 100}));
+  ASSERT_TRUE(shared_quota::open(name_, {.limit = 100})) << "one's own";
   ASSERT_EQ(::chmod(planted_.c_str(), 0666), 0);
-  const auto q = shared_quota::open(name_, 100);
+  const auto q = shared_quota::open(name_, {.limit = 100});
   ASSERT_FALSE(q);
   EXPECT_EQ(q.error().code, std::errc::operation_not_permitted) << q.error().message();
 }
 
 TEST_F(shared_quota_name, that_another_user_owns_is_refused) {
-  ASSERT_TRUE(shared_quota::open(name_, 100));
+  ASSERT_TRUE(shared_quota::open(name_, {.limit = 100}));
   if (::chown(planted_.c_str(), 1, static_cast<gid_t>(-1)) != 0) {
     GTEST_SKIP() << "needs root, and users that a user namespace maps, to give a file away";
   }
-  const auto q = shared_quota::open(name_, 100);
+  const auto q = shared_quota::open(name_, {.limit = 100});
   ASSERT_FALSE(q);
   EXPECT_EQ(q.error().code, std::errc::operation_not_permitted) << q.error().message();
 }
 
 TEST_F(shared_quota_name, that_is_a_pipe_is_refused) {
   ASSERT_EQ(::mkfifo(planted_.c_str(), 0600), 0);
-  EXPECT_FALSE(shared_quota::open(name_, 100));
+  EXPECT_FALSE(shared_quota::open(name_, {.limit = 100}));
 }
 
 TEST_F(shared_quota_test, a_lower_limit_takes_nothing_away) {
@@ -196,7 +196,7 @@ TEST_F(shared_quota_test, a_fork_takes_no_part) {
   ASSERT_EQ(pipe(to_child), 0);
   const pid_t middle = fork();
   if (middle == 0) {
-    const auto q = shared_quota::open(path_, 100);
+    const auto q = shared_quota::open(path_, {.limit = 100});
     if (!q || !(*q)->reserve(70)) _exit(1);
     const pid_t inner = fork();
     if (inner == 0) {
@@ -244,7 +244,7 @@ TEST_F(shared_quota_test, a_truncated_file_ends_no_participant) {
     for (const int bytes : {0, 100, 4096}) {
       if (truncate(path_.c_str(), bytes) != 0) return false;
       if (!is_corrupt(q->stats()) || !is_corrupt(q->reserve(1)) || !is_corrupt(q->release(1)) ||
-          !is_corrupt(q->set_limit(5)) || !is_corrupt(shared_quota::open(path_, 100))) {
+          !is_corrupt(q->set_limit(5)) || !is_corrupt(shared_quota::open(path_, {.limit = 100}))) {
         return false;
       }
       if (std::filesystem::file_size(path_) != static_cast<std::uintmax_t>(bytes)) return false;
@@ -273,7 +273,7 @@ TEST_F(shared_quota_test, an_entry_that_stays_damaged_is_named) {
   const auto a = join(), b = join(0);
   ASSERT_TRUE(b->reserve(10));
   quota_slot of_b = entry(1);
-  of_b.reserved = 11;  // its checksum is of 10
+  of_b.holding.reserved = 11;  // its checksum is of 10
   set_entry(1, of_b);
   const auto s = a->stats();
   ASSERT_TRUE(is_corrupt(s));
@@ -295,7 +295,7 @@ TEST_F(shared_quota_test, a_truncated_file_is_not_created_anew) {
   const auto q = join();
   ASSERT_TRUE(q->reserve(100));
   ASSERT_EQ(truncate(path_.c_str(), 0), 0);
-  EXPECT_TRUE(is_corrupt(shared_quota::open(path_, 100)));
+  EXPECT_TRUE(is_corrupt(shared_quota::open(path_, {.limit = 100})));
 }
 
 TEST_F(shared_quota_test, a_stopped_participant_is_named_and_blocks_no_release) {

@@ -9,7 +9,7 @@ Those match it line by line: one line for each library, in this form, below what
 """
 
 # Headers in a folder of one of these names are for their own module. They are not installed.
-STILLMAP_INTERNAL_FOLDERS = ["internal", "engine", "driver"]
+STILLMAP_INTERNAL_FOLDERS = ["internal", "engine", "admission", "driver"]
 
 # The simulator: the driver that STILLMAP_DRIVER=host means. So are called its folder, the Python package
 # stillmap_<name>, and, in capitals, the variable STILLMAP_<NAME> with its path; the functions that it has

@@ -1,4 +1,4 @@
-#include "stillmap/allocators/internal/quota_file.h"
+#include "stillmap/allocators/admission/quota_file.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -18,9 +18,8 @@
 namespace stillmap {
 namespace {
 
-constexpr std::size_t slot_at(std::size_t i) {
-  return offsetof(quota_table, slots) + i * sizeof(quota_slot);
-}
+constexpr std::size_t events_at = sizeof(quota_table);
+constexpr std::size_t file_bytes = events_at + quota_table::max_events * sizeof(quota_record);
 
 struct flock record_lock(short type, std::size_t at, std::size_t bytes) {
   struct flock l = {};
@@ -58,11 +57,29 @@ bool holds_ledger_lock(std::uint32_t process, unsigned long long inode) {
 
 }  // namespace
 
+std::size_t quota_file::slot_at(std::size_t i) {
+  return offsetof(quota_table, slots) + i * sizeof(quota_slot);
+}
+
 status quota_file::open(const char *path, bool only_own) {
   // O_NONBLOCK: what has the name may be a FIFO.
   const int flags = O_RDWR | O_CREAT | O_NONBLOCK | (only_own ? O_NOFOLLOW : 0);
   file_ = fork_closed_fd::open(path, flags, 0600);
   if (!is_open()) return make_system_error(errno, "the file cannot be opened");
+  STILLMAP_RETURN_IF_ERROR(check(only_own));
+  // A write beyond the limit would end the process.
+  if (is_within_file_size_limit(file_bytes)) return {};
+  return make_system_error(EFBIG, "RLIMIT_FSIZE is smaller than the ledger");
+}
+
+status quota_file::open_existing(const char *path, bool only_own) {
+  const int flags = O_RDWR | O_NONBLOCK | (only_own ? O_NOFOLLOW : 0);
+  file_ = fork_closed_fd::open(path, flags);
+  if (!is_open()) return make_system_error(errno, "the file cannot be opened");
+  return check(only_own);
+}
+
+status quota_file::check(bool only_own) const {
   struct stat st = {};
   if (::fstat(file_.get(), &st) != 0)
     return make_system_error(errno, "the file's owner cannot be read");
@@ -72,23 +89,20 @@ status quota_file::open(const char *path, bool only_own) {
                              "another user owns the file or may write it: remove it, use another "
                              "name, or give the path of a file that you share");
   }
-  // A write beyond the limit would end the process.
-  if (is_within_file_size_limit(sizeof(quota_table))) return {};
-  return make_system_error(EFBIG, "RLIMIT_FSIZE is smaller than the ledger");
+  return {};
 }
 
 status quota_file::allocate() const {
   struct stat st = {};
   if (::fstat(file_.get(), &st) != 0)
     return make_system_error(errno, "the file's size cannot be read");
-  if (st.st_size == sizeof(quota_table)) return {};
+  if (st.st_size == file_bytes) return {};
   if (st.st_size != 0) {
     return make_error(errc::corrupt, "the file is not a quota, or has been truncated",
-                      static_cast<std::uint64_t>(st.st_size), sizeof(quota_table),
-                      error_unit::bytes);
+                      static_cast<std::uint64_t>(st.st_size), file_bytes, error_unit::bytes);
   }
   // With its blocks, so that no later write finds the file system full.
-  const int code = ::posix_fallocate(file_.get(), 0, sizeof(quota_table));
+  const int code = ::posix_fallocate(file_.get(), 0, file_bytes);
   return code == 0 ? status() : make_system_error(code, "there is no room for the ledger");
 }
 
@@ -100,7 +114,7 @@ status quota_file::read_bytes(void *into, std::size_t bytes, std::size_t at) con
   if (n == static_cast<ssize_t>(bytes)) return {};
   if (n < 0) return make_system_error(errno, "the ledger cannot be read");
   return make_error(errc::corrupt, "the file is not a quota, or has been truncated",
-                    at + static_cast<std::size_t>(n), sizeof(quota_table), error_unit::bytes);
+                    at + static_cast<std::size_t>(n), file_bytes, error_unit::bytes);
 }
 
 status quota_file::write_bytes(const void *from, std::size_t bytes, std::size_t at) const {
@@ -113,25 +127,25 @@ status quota_file::write_bytes(const void *from, std::size_t bytes, std::size_t 
 }
 
 status quota_file::read(quota_table &into) const {
-  // One call, unless there are many participants.
-  constexpr std::size_t first = 64;
-  STILLMAP_RETURN_IF_ERROR(read_bytes(&into, slot_at(first), 0));
-  const auto [magic, limit, used, unused] = into.header;
-  if ((magic != quota_table::magic && magic != 0) || used > quota_table::max_slots) {
+  // One call, unless participants have come since the last one.
+  const std::size_t known = std::clamp<std::size_t>(into.header.used, 1, quota_table::max_slots);
+  STILLMAP_RETURN_IF_ERROR(read_bytes(&into, slot_at(known), 0));
+  const quota_header &h = into.header;
+  if ((h.magic != quota_table::magic && h.magic != 0) || h.used > quota_table::max_slots) {
     return make_error(errc::corrupt, "the file is not a quota");
   }
-  if (used > first) {
+  if (h.used > known) {
     STILLMAP_RETURN_IF_ERROR(
-        read_bytes(&into.slots[first], slot_at(used) - slot_at(first), slot_at(first)));
+        read_bytes(&into.slots[known], slot_at(h.used) - slot_at(known), slot_at(known)));
   }
-  for (std::size_t i = 0; i < used; ++i) {
-    if (into.slots[i].is_whole()) continue;
-    STILLMAP_RETURN_IF_ERROR(read_slot(i, into.slots[i]));
+  for (std::size_t i = 0; i < h.used; ++i) {
+    quota_holding &there = into.slots[i].holding;
+    if (!there.is_whole()) STILLMAP_RETURN_IF_ERROR(read_holding(i, there));
   }
   return {};
 }
 
-status quota_file::read_slot(std::size_t i, quota_slot &into) const {
+status quota_file::read_holding(std::size_t i, quota_holding &into) const {
   // The owner may write it at the same time, but not as often.
   for (int tries = 0; tries < 1000; ++tries) {
     STILLMAP_RETURN_IF_ERROR(read_bytes(&into, sizeof into, slot_at(i)));
@@ -140,12 +154,23 @@ status quota_file::read_slot(std::size_t i, quota_slot &into) const {
   return make_error(errc::corrupt, "a participant's entry in the file is damaged (its index)", i);
 }
 
-status quota_file::write_slot(std::size_t i, const quota_slot &s) const {
-  return write_bytes(&s, sizeof s, slot_at(i));
+status quota_file::add_event(quota_header &h, quota_record e) const {
+  e.number = h.events++;
+  const std::size_t at = events_at + e.number % quota_table::max_events * sizeof e;
+  STILLMAP_RETURN_IF_ERROR(write_bytes(&e, sizeof e, at));
+  return write_header(h);
 }
 
-status quota_file::write_header(const quota_header &h) const {
-  return write_bytes(&h, sizeof h, 0);
+status quota_file::read_events(const quota_header &h, std::vector<quota_record> &into) const {
+  std::vector<quota_record> all(quota_table::max_events);
+  STILLMAP_RETURN_IF_ERROR(read_bytes(all.data(), all.size() * sizeof(quota_record), events_at));
+  const std::uint64_t first = h.events - std::min<std::uint64_t>(h.events, all.size());
+  into.reserve(into.size() + all.size());
+  for (std::uint64_t n = first; n < h.events; ++n) {
+    const quota_record &e = all[n % all.size()];
+    if (e.number == n) into.push_back(e);
+  }
+  return {};
 }
 
 bool quota_file::lock(bool take, std::size_t at) const {
@@ -166,9 +191,9 @@ int quota_file::find_ledger_holder(std::span<const quota_slot> participants) con
   if (::fstat(file_.get(), &st) != 0) return 0;
   const auto holder =
       std::find_if(participants.begin(), participants.end(), [&](const quota_slot &s) {
-        return s.process != 0 && holds_ledger_lock(s.process, st.st_ino);
+        return s.is_taken() && holds_ledger_lock(s.holding.process, st.st_ino);
       });
-  return holder == participants.end() ? 0 : static_cast<int>(holder->process);
+  return holder == participants.end() ? 0 : static_cast<int>(holder->holding.process);
 }
 
 }  // namespace stillmap

@@ -1,55 +1,20 @@
-// The file of a shared_quota, and its locks. It is read and written by system calls: a mapping of a file
-// that another process truncates raises SIGBUS.
+// The file of a shared quota, and its locks. It is read and written by system calls: a mapping of a file
+// that another process truncates raises SIGBUS. Internal. docs/sharing.md#the-file
 //
 // Record locks of the open file: byte 0 guards the ledger, byte 1 + i is held by participant i while it
 // lives. The kernel drops them when the process dies; a forked child has no copy of the file.
 #pragma once
 
-#include <array>
-#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "stillmap/allocators/admission/quota_table.h"
 #include "stillmap/vmm/base/error.h"
 #include "stillmap/vmm/base/fork_closed_fd.h"
 
 namespace stillmap {
-
-struct quota_header {
-  std::uint64_t magic = 0;  // 0: new, or its creator died before it finished
-  std::uint64_t limit = 0;  // bytes
-  std::uint64_t used = 0;   // slots that have ever been taken: none behind them is read
-  std::uint64_t unused = 0;
-};
-
-// Written at once, so a participant that dies leaves the old state or the new one. The owner writes it
-// without a lock: `check` tells a reader that it has read parts of both.
-struct quota_slot {
-  std::uint64_t reserved = 0;  // bytes
-  std::uint32_t process = 0;   // 0: nobody's
-  std::uint32_t check = 0;
-
-  static quota_slot of(std::uint64_t reserved, std::uint32_t process) {
-    return {reserved, process, check_of(reserved, process)};
-  }
-  bool is_whole() const { return check == check_of(reserved, process); }
-  bool operator==(const quota_slot &) const = default;
-
- private:
-  static std::uint32_t check_of(std::uint64_t reserved, std::uint32_t process) {
-    return static_cast<std::uint32_t>((reserved * 0x9e3779b97f4a7c15 + process) >> 32) ^ process;
-  }
-};
-
-struct quota_table {
-  static constexpr std::size_t max_slots = 1000;
-  static constexpr std::uint64_t magic = 0x32544f55514d5453;  // "STMQUOT2"
-  quota_header header;
-  std::array<quota_slot, max_slots> slots;
-
-  std::span<quota_slot> used() { return std::span(slots).first(header.used); }
-  std::span<const quota_slot> used() const { return std::span(slots).first(header.used); }
-};
 
 // Errors: corrupt (the file is too short, or is not a quota), the system's.
 // Threads: externally synchronised, but for is_open().
@@ -58,15 +23,33 @@ class quota_file {
   // Creates the file where there is none. `only_own`: in a directory where others create files too;
   // follows no link, and takes no file that another user owns or may write.
   status open(const char *path, bool only_own);
+  // The same, but creates none.
+  status open_existing(const char *path, bool only_own);
   bool is_open() const { return file_.get() >= 0; }  // false in a forked child
 
   // Gives a new file its size. A file of another size is none of ours.
   status allocate() const;
-  // Reads the header and the slots used. The slots behind them are left as they are.
+  // Reads the header and the slots used. The slots behind them are left as they are. `into`: as read before, or empty.
   status read(quota_table &into) const;
-  status read_slot(std::size_t i, quota_slot &into) const;
-  status write_slot(std::size_t i, const quota_slot &s) const;
-  status write_header(const quota_header &h) const;
+  status read_holding(std::size_t i, quota_holding &into) const;
+  status write_header(const quota_header &h) const { return write_bytes(&h, sizeof h, 0); }
+  status write_slot(std::size_t i, const quota_slot &s) const {
+    return write_bytes(&s, sizeof s, slot_at(i));
+  }
+  status write_holding(std::size_t i, const quota_holding &h) const {
+    return write_bytes(&h, sizeof h, slot_at(i));  // it is the first part
+  }
+  // A part of a slot, as write(i, slot, &quota_slot::wait).
+  template <class Part>
+  status write(std::size_t i, const quota_slot &s, Part quota_slot::*part) const {
+    const auto offset = static_cast<std::size_t>(reinterpret_cast<const char *>(&(s.*part)) -
+                                                 reinterpret_cast<const char *>(&s));
+    return write_bytes(&(s.*part), sizeof(Part), slot_at(i) + offset);
+  }
+  // Appends to the ring of events; the header, which counts them, is written, too.
+  status add_event(quota_header &h, quota_record e) const;
+  // The latest events, oldest first. May run out of host memory.
+  status read_events(const quota_header &h, std::vector<quota_record> &into) const;
 
   // False: another participant holds the lock (errno EAGAIN or EACCES), or the system's error.
   bool try_lock_ledger() const { return lock(true, 0); }
@@ -79,6 +62,8 @@ class quota_file {
   int find_ledger_holder(std::span<const quota_slot> participants) const;
 
  private:
+  static std::size_t slot_at(std::size_t i);
+  status check(bool only_own) const;
   status read_bytes(void *into, std::size_t bytes, std::size_t at) const;
   status write_bytes(const void *from, std::size_t bytes, std::size_t at) const;
   bool lock(bool take, std::size_t at) const;

@@ -1,0 +1,150 @@
+#include "stillmap/allocators/admission/quota_responder.h"
+
+#include <chrono>
+#include <new>
+#include <system_error>
+#include <utility>
+
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/start_thread.h"
+#include "stillmap/vmm/base/try.h"
+
+namespace stillmap {
+namespace {
+
+// Without a ring, how soon the thread looks again: rings of users that may not write its FIFO do not arrive.
+constexpr std::chrono::milliseconds look_again{1000};
+
+}  // namespace
+
+quota_responder::~quota_responder() {
+  const lock_guard lock(mutex_);
+  if (!thread_.joinable()) return;
+  if (!ledger_.file().is_open()) {
+    // In a forked child there is no such thread to wait for.
+    new (std::nothrow) std::jthread(std::move(thread_));
+    return;
+  }
+  thread_.request_stop();
+  bell_.ring();
+  thread_.join();
+}
+
+std::unique_ptr<reclaimer_registration> quota_responder::add(reclaim_kind kind,
+                                                             reclaimer_list::function reclaim,
+                                                             std::function<void()> offers_changed) {
+  auto made = reclaimers_->add(kind, std::move(reclaim), offers_changed);
+  offers_changed();
+  return made;
+}
+
+status quota_responder::publish() {
+  const std::uint8_t offers = reclaimers_->offers();
+  bool listens = false;
+  {
+    const lock_guard lock(mutex_);
+    listens = thread_.joinable();
+  }
+  return seat_.transact([&](quota_table &t) STILLMAP_REQUIRES(ledger_held) -> status {
+    quota_slot &own = t.slots[seat_.slot()];
+    own.offers = offers;
+    own.listens = listens ? 1 : 0;
+    STILLMAP_RETURN_IF_ERROR(ledger_.file().write(seat_.slot(), own, &quota_slot::offers));
+    return ledger_.file().write(seat_.slot(), own, &quota_slot::listens);
+  });
+}
+
+status quota_responder::start_thread() {
+  // Fails in a forked child.
+  STILLMAP_RETURN_IF_ERROR(seat_.transact([](quota_table &) { return status(); }));
+  {
+    const lock_guard lock(mutex_);
+    if (thread_.joinable()) return {};
+    STILLMAP_RETURN_IF_ERROR(bell_.open(ledger_.path(), seat_.slot()));
+    try {
+      thread_ = stillmap::start_thread(
+          [this, name = operation_scope::current()](const std::stop_token &stop) {
+            const operation_scope scope(name);
+            run(stop);
+          });
+    } catch (const std::system_error &e) {
+      return make_system_error(e.code().value(), "the thread cannot be started");
+    }
+  }
+  return publish();
+}
+
+void quota_responder::run(const std::stop_token &stop) noexcept {
+  while (!stop.stop_requested()) {
+    bell_.wait(look_again);
+    if (stop.stop_requested()) return;
+    if (const auto answered = answer(false); !answered) report_background_error(answered.error());
+  }
+}
+
+result<std::uint64_t> quota_responder::answer(bool safe_point) {
+  STILLMAP_ASSIGN_OR_RETURN(quota_ask asked, open_ask());  // fails in a forked child
+  const lock_guard one(answering_);
+  std::uint64_t released = 0;
+  for (;;) {
+    STILLMAP_ASSIGN_OR_RETURN(asked, open_ask());
+    if (asked.number == 0) return released;
+    const auto kind = static_cast<std::size_t>(asked.kind);
+    if (kind >= reclaim_kinds || (asked.kind == reclaim_kind::task && !safe_point)) return released;
+    const reclaimer_list::outcome given = reclaimers_->reclaim(asked.kind, asked.bytes);
+    released += given.released;
+    {
+      const lock_guard lock(mutex_);
+      ++totals_.asked_for[kind];
+      totals_.given[kind] += given.released;
+    }
+    if (given.later && given.released < asked.bytes) {
+      STILLMAP_RETURN_IF_ERROR(leave_open(asked));
+      return released;
+    }
+    STILLMAP_RETURN_IF_ERROR(close(asked, given.released));
+  }
+}
+
+// The number is 0 where nothing is asked, or all is answered.
+result<quota_ask> quota_responder::open_ask() {
+  quota_ask out;
+  const status read = seat_.transact([&](quota_table &t) -> status {
+    const quota_slot &own = t.slots[seat_.slot()];
+    if (own.ask.number != own.answer.number) out = own.ask;
+    return {};
+  });
+  if (!read) return tl::unexpected<error>(read.error());
+  return out;
+}
+
+// What is asked for is in use: others are asked meanwhile.
+status quota_responder::leave_open(const quota_ask &asked) {
+  return seat_.transact([&](quota_table &t) -> status {
+    quota_slot &own = t.slots[seat_.slot()];
+    if (own.later == asked.number) return {};
+    own.later = asked.number;
+    return ledger_.file().write(seat_.slot(), own, &quota_slot::later);
+  });
+}
+
+status quota_responder::close(const quota_ask &asked, std::uint64_t given) {
+  return seat_.transact([&](quota_table &t) -> status {
+    quota_slot &own = t.slots[seat_.slot()];
+    own.answer = {asked.number, given};
+    STILLMAP_RETURN_IF_ERROR(ledger_.file().write(seat_.slot(), own, &quota_slot::answer));
+    const std::uint32_t by = asked.by < t.header.used ? t.slots[asked.by].holding.process : 0;
+    return ledger_.note(t, {.bytes = given,
+                            .action = quota_action::answered,
+                            .process = seat_.process(),
+                            .other = by,
+                            .kind = static_cast<std::uint32_t>(asked.kind)});
+  });
+}
+
+quota_responder::figures quota_responder::totals() const {
+  const lock_guard lock(mutex_);
+  return totals_;
+}
+
+}  // namespace stillmap

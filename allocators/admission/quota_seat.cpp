@@ -1,0 +1,190 @@
+#include "stillmap/allocators/admission/quota_seat.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "stillmap/vmm/base/try.h"
+
+namespace stillmap {
+quota_seat::~quota_seat() {
+  if (!joined_ || !ledger_.file().is_open()) return;
+  const ledger_threads threads(ledger_.mutex);
+  quota_holding found;
+  // The slot is free once the kernel has dropped its lock, whatever is in it.
+  if (!ledger_.file().read_holding(slot_, found) || found != own_) return;
+  const quota_slot empty;
+  (void)ledger_.file().write(slot_, empty, &quota_slot::wait);
+  (void)ledger_.file().write(slot_, empty, &quota_slot::minimum);
+  (void)ledger_.file().write(slot_, empty, &quota_slot::offers);
+  (void)ledger_.file().write_holding(slot_, empty.holding);
+}
+
+status quota_seat::take(quota_table &t, const quota_terms &terms) {
+  if (terms.minimum > terms.maximum) {
+    return make_error(errc::invalid_argument, "the minimum exceeds the maximum", terms.minimum,
+                      terms.maximum, error_unit::bytes);
+  }
+  STILLMAP_RETURN_IF_ERROR(ledger_.remove_dead(t, quota_ledger::npos));
+  std::uint64_t minima = 0;
+  for (const quota_slot &s : t.used()) minima += s.is_taken() ? s.minimum : 0;
+  if (terms.minimum > t.header.limit - std::min(t.header.limit, minima)) {
+    return make_error(errc::invalid_argument,
+                      "the minimum exceeds what the limit leaves beside the minima of the others",
+                      terms.minimum, t.header.limit - std::min(t.header.limit, minima),
+                      error_unit::bytes);
+  }
+  for (std::size_t i = 0; i < quota_table::max_slots; ++i) {
+    // A slot is free if its lock can be taken, whatever its last owner left in it.
+    if (!ledger_.file().try_lock_slot(i)) continue;
+    process_ = static_cast<std::uint32_t>(::getpid());
+    quota_slot &s = t.slots[i];
+    s = {};
+    s.minimum = terms.minimum;
+    s.maximum = terms.maximum;
+    s.priority = terms.priority;
+    s.holding = quota_holding::of(0, process_);
+    STILLMAP_RETURN_IF_ERROR(ledger_.file().write_slot(i, s));
+    if (i >= t.header.used) {
+      t.header.used = i + 1;
+      STILLMAP_RETURN_IF_ERROR(ledger_.file().write_header(t.header));
+    }
+    slot_ = i;
+    own_ = s.holding;
+    joined_ = true;
+    return ledger_.note(t, {.action = quota_action::joined, .process = process_});
+  }
+  return make_error(errc::busy, "the quota has no free slot for a participant",
+                    quota_table::max_slots, quota_table::max_slots, error_unit::items);
+}
+
+status quota_seat::forked() {
+  return make_error(errc::not_supported, "the process is a forked child of the participant");
+}
+
+// ---- reserving and releasing ----
+
+status quota_seat::reserve(std::uint64_t bytes) {
+  std::uint64_t from_room = 0;
+  if (has_rooms_.load(std::memory_order_relaxed) && ledger_.file().is_open()) {
+    const ledger_threads threads(ledger_.mutex);
+    if (room *const own = find_room(); own != nullptr) {
+      from_room = std::min(own->left, bytes);
+      own->left -= from_room;
+    }
+  }
+  if (from_room == bytes && bytes != 0) return {};
+  const status rest = transact([&](quota_table &t) STILLMAP_REQUIRES(ledger_held) -> status {
+    STILLMAP_ASSIGN_OR_RETURN(const auto d, decide(t, bytes - from_room));
+    if (d.what != quota_rules::verdict::granted) return refusal(d, bytes);
+    return grant(t, bytes - from_room, d, false);
+  });
+  if (!rest && from_room != 0) {
+    const ledger_threads threads(ledger_.mutex);
+    if (room *const own = find_room(); own != nullptr) own->left += from_room;
+  }
+  return rest;
+}
+
+result<quota_rules::decision> quota_seat::decide(quota_table &t, std::uint64_t bytes) {
+  const auto d = quota_rules(t).decide(slot_, bytes);
+  if (d.what == quota_rules::verdict::granted) return d;
+  STILLMAP_RETURN_IF_ERROR(ledger_.remove_dead(t, slot_));
+  return quota_rules(t).decide(slot_, bytes);
+}
+
+status quota_seat::refusal(const quota_rules::decision &d, std::uint64_t bytes) {
+  switch (d.what) {
+    case quota_rules::verdict::beyond_maximum:
+      return make_error(errc::out_of_memory, "the request exceeds the participant's maximum", bytes,
+                        d.left, error_unit::bytes);
+    case quota_rules::verdict::beyond_limit:
+      return make_error(errc::out_of_memory,
+                        "the request exceeds what the minima of the others leave of the limit",
+                        bytes, d.left, error_unit::bytes);
+    default:
+      return make_error(errc::out_of_memory, "the request exceeds the bytes left in the quota",
+                        bytes, d.left, error_unit::bytes);
+  }
+}
+
+status quota_seat::grant(quota_table &t, std::uint64_t bytes, const quota_rules::decision &d,
+                         bool for_room) {
+  quota_slot &own = t.slots[slot_];
+  if (for_room) rooms_.reserve(rooms_.size() + 1);
+  if (d.anyone_waits && own_.reserved + bytes > own.minimum) {
+    const quota_rules rules(t);
+    for (std::size_t i = 0; i < t.header.used; ++i) {
+      quota_slot &s = t.slots[i];
+      const bool earlier = !rules.waits(slot_) || s.wait.ticket < own.wait.ticket;
+      if (i == slot_ || !rules.waits(i) || !earlier || rules.is_before(i, slot_)) continue;
+      ++s.wait.overtaken;
+      STILLMAP_RETURN_IF_ERROR(ledger_.file().write(i, s, &quota_slot::wait));
+    }
+  }
+  STILLMAP_RETURN_IF_ERROR(write(own_.reserved + bytes));
+  own.holding = own_;
+  if (!for_room) return {};
+  if (room *const there = find_room(); there != nullptr) {
+    there->bytes += bytes;
+    there->left += bytes;
+  } else {
+    rooms_.push_back({std::this_thread::get_id(), bytes, bytes});
+  }
+  has_rooms_ = true;
+  return {};
+}
+
+status quota_seat::release(std::uint64_t bytes) {
+  if (!ledger_.file().is_open()) return forked();
+  const ledger_threads threads(ledger_.mutex);
+  std::uint64_t in_rooms = 0;
+  for (const room &r : rooms_) in_rooms += r.left;
+  if (bytes > own_.reserved - in_rooms) {
+    return make_error(errc::invalid_argument, "the bytes exceed this participant's reservation",
+                      bytes, own_.reserved - in_rooms, error_unit::bytes);
+  }
+  // Without the lock of the ledger, so that it never waits for another process: no other process
+  // writes what a participant holds while that lives.
+  quota_holding found;
+  STILLMAP_RETURN_IF_ERROR(ledger_.file().read_holding(slot_, found));
+  if (found != own_) return quota_ledger::truncated();
+  std::uint64_t to_room = 0;
+  if (room *const own = find_room(); own != nullptr) {
+    to_room = std::min(own->bytes - own->left, bytes);
+    own->left += to_room;
+  }
+  return to_room == bytes ? status() : write(own_.reserved - (bytes - to_room));
+}
+
+void quota_seat::end_room() noexcept {
+  if (!ledger_.file().is_open()) return;
+  const ledger_threads threads(ledger_.mutex);
+  room *const own = find_room();
+  if (own == nullptr) return;
+  const std::uint64_t left = own->left;
+  *own = rooms_.back();
+  rooms_.pop_back();
+  has_rooms_ = !rooms_.empty();
+  quota_holding found;
+  // Otherwise the next call says what is wrong.
+  if (left == 0 || !ledger_.file().read_holding(slot_, found) || found != own_) return;
+  (void)write(own_.reserved - left);
+}
+
+quota_seat::room *quota_seat::find_room() {
+  if (rooms_.empty()) return nullptr;
+  const auto it = std::find_if(rooms_.begin(), rooms_.end(), [](const room &r) {
+    return r.thread == std::this_thread::get_id();
+  });
+  return it == rooms_.end() ? nullptr : &*it;
+}
+
+status quota_seat::write(std::uint64_t reserved) {
+  const quota_holding now = quota_holding::of(reserved, process_);
+  STILLMAP_RETURN_IF_ERROR(ledger_.file().write_holding(slot_, now));
+  own_ = now;
+  return {};
+}
+
+}  // namespace stillmap
