@@ -32,7 +32,9 @@ struct caching_allocator_options {
   // 2 MiB on an A100 or H100). What it costs: that much device memory beyond what is used, until
   // empty_cache or trim, and one thread. 0: no page is created ahead, and there is no thread.
   std::size_t create_ahead_bytes = 0;
-  // Asked before physical memory is created. shared_quota.h
+  // Asked before physical memory is created. Where it has too little, its other holders are asked for memory, and the
+  // request waits for them, before on_out_of_memory is called; and this allocator gives them cached memory when they
+  // ask. shared_quota.h, docs/sharing.md
   std::shared_ptr<memory_quota> quota{};
   // Ordinals of other devices that may access the blocks.
   std::vector<int> peer_devices{};

@@ -27,12 +27,20 @@ status check_page(std::size_t bytes, std::size_t granularity) {
 
 }  // namespace
 
-caching_allocator::caching_allocator(std::unique_ptr<allocator_core> c) : core_(std::move(c)) {}
+caching_allocator::caching_allocator(std::unique_ptr<allocator_core> c) : core_(std::move(c)) {
+  const auto &quota = core_->shared_heap().options.quota;
+  if (quota == nullptr) return;
+  reclaimer_ = quota->add_reclaimer(
+      reclaim_kind::cached,
+      [core = core_.get()](std::uint64_t bytes) { return core->give_back(bytes); });
+}
 caching_allocator::~caching_allocator() {
   // In a forked child nothing can be released, and threads that do not exist here may hold locks.
   if (core_->in_child()) {
+    static_cast<void>(reclaimer_.release());
     static_cast<void>(core_.release());
   } else {
+    reclaimer_.reset();
     core_->close_trace();
   }
 }
@@ -98,6 +106,13 @@ status caching_allocator::record_use(void *block, stream_ref s) {
 status caching_allocator::forget_stream(stream_ref s) {
   return with_host_memory("caching_allocator::forget_stream",
                           [&] { return core_->forget_stream(s); });
+}
+status caching_allocator::begin_step(std::size_t bytes) {
+  return with_host_memory("caching_allocator::begin_step",
+                          [&] { return core_->begin_step(bytes); });
+}
+void caching_allocator::end_step() noexcept {
+  core_->end_step();
 }
 void caching_allocator::mark_iteration() {
   if (!core_->in_child()) core_->shared_heap().observers.iteration_began();

@@ -187,6 +187,17 @@ class caching_allocator {
 
   const stillmap::device &device() const;
 
+  // A step of a program that shares its device: waits until so many bytes can be allocated, from free memory of this
+  // allocator and of its quota, which asks the other holders for it. From then on until end_step() those bytes are
+  // there, and the allocator gives nothing back to the others: no request of the step waits while it holds the
+  // memory of others that wait. Steps do not nest; requests of the step are made by this thread.
+  // Requires: the allocator has a quota that several processes share. Without one it returns at once.
+  // Ensures:  failure: no step has begun.
+  // Errors:   those of memory_quota::make_room.
+  status begin_step(std::size_t bytes);
+  // What the step has not used goes back, and what was asked for meanwhile.
+  void end_step() noexcept;
+
   // Marks the end of an iteration in a recorded trace; without a trace it does nothing.
   void mark_iteration();
 
@@ -195,6 +206,7 @@ class caching_allocator {
                                                          caching_allocator_options options);
   explicit caching_allocator(std::unique_ptr<allocator_core> c);
   std::unique_ptr<allocator_core> core_;
+  std::unique_ptr<reclaimer_registration> reclaimer_;  // ends before what it calls
 };
 
 }  // namespace stillmap

@@ -1,5 +1,6 @@
 #include "stillmap/allocators/engine/allocator_core.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -255,6 +256,61 @@ result<release_report> allocator_core::trim(std::size_t keep) {
   streams_.end_destroyed();
   pools_.reclaim(waiting_for::destroyed_streams);
   return source_->trim(keep);
+}
+
+std::uint64_t allocator_core::give_back(std::uint64_t bytes) noexcept {
+  const auto done = with_host_memory("caching_allocator::trim", [&]() -> result<std::uint64_t> {
+    if (heap_.in_child()) return forked_error();
+    std::size_t unused = 0;
+    {
+      const growth_lock growing(heap_.growth_mutex);
+      if (steps_ != 0) return reclaim_later;
+      heap_.flush_all();
+      for (const auto &a : heap_.arenas) unused += source_->releasable_bytes(*a);
+    }
+    STILLMAP_ASSIGN_OR_RETURN(const release_report given,
+                              trim(unused - std::min<std::uint64_t>(unused, bytes)));
+    heap_.device.space().collect(true);
+    return given.released;
+  });
+  // A stream that captures keeps its pages.
+  if (!done && !done.error().is(errc::busy)) report_background_error(done.error());
+  return done.value_or(0);
+}
+
+// While it waits others may take its free memory: then what it got is not enough, and it waits again.
+status allocator_core::begin_step(std::size_t bytes) {
+  memory_quota *const quota = heap_.options.quota.get();
+  if (heap_.in_child()) return forked_error();
+  if (quota == nullptr) return {};
+  // Chunks do not merge: what is unused in them may not fit.
+  if (heap_.in_chunks) STILLMAP_RETURN_IF_ERROR(trim(0));
+  for (std::size_t got = 0;;) {
+    std::size_t wanted = 0;
+    {
+      const growth_lock growing(heap_.growth_mutex);
+      const std::size_t free =
+          heap_.in_chunks ? 0 : heap_.committed() - std::min(heap_.committed(), heap_.live());
+      wanted = round_up(bytes - std::min(bytes, free), heap_.page_bytes);
+      if (wanted <= got) {
+        ++steps_;
+        return {};
+      }
+    }
+    quota->end_room();
+    const status room = quota->make_room(wanted);
+    if (!room) return room.error().is(errc::not_supported) ? status() : room;
+    got = wanted;
+  }
+}
+
+void allocator_core::end_step() noexcept {
+  memory_quota *const quota = heap_.options.quota.get();
+  if (quota == nullptr || steps_ == 0) return;
+  --steps_;
+  quota->end_room();
+  const auto given = quota->retry_reclaim();
+  if (!given) report_background_error(given.error());
 }
 
 // ---- what it knows ----

@@ -75,6 +75,11 @@ class allocator_core {
   status record_use(void *block, stream_ref s);
   status forget_stream(stream_ref named);
   result<release_report> trim(std::size_t keep);
+  // For another process: gives free memory back to the device, and waits for work that still uses it. Returns the
+  // bytes.
+  std::uint64_t give_back(std::uint64_t bytes) noexcept;
+  status begin_step(std::size_t bytes);
+  void end_step() noexcept;
   result<std::size_t> usable_size(const void *block) const;
   bool owns(const void *address) const {
     return heap_.addresses.at(reinterpret_cast<std::uintptr_t>(address)) != nullptr;
@@ -126,6 +131,7 @@ class allocator_core {
   graph_pools pools_{heap_, streams_};
   reclaimer reclaimer_{heap_, streams_, pools_};
   const std::unique_ptr<memory_source> source_;
+  std::atomic<int> steps_ = 0;  // that are in progress: nothing is given back
   heap_growth growth_{heap_, streams_, reclaimer_, *source_};
 };
 

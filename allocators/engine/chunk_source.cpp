@@ -18,6 +18,7 @@ namespace stillmap {
 // Beyond effort::ordinary, unused chunks are freed to make room.
 result<extent *> chunk_source::extend(arena &a, const block_request &r, effort level) {
   const bool quiet = streams_.capturing(a);
+  missing_ = 0;
   const auto bytes = static_cast<std::size_t>(r.bytes);
   const std::size_t slack =
       r.alignment > heap_.page_bytes ? static_cast<std::size_t>(r.alignment) : 0;
@@ -38,7 +39,11 @@ result<extent *> chunk_source::extend(arena &a, const block_request &r, effort l
       got = allocate_chunk(least);
     }
   }
-  if (!got) return tl::unexpected<error>(got.error());
+  if (!got) {
+    // At the limit of the allocator others can give nothing.
+    if (is_device_short(got.error()) && chunk_bytes_ + least <= most) missing_ = least;
+    return tl::unexpected<error>(got.error());
+  }
 
   extent *block = nullptr;
   try {

@@ -24,6 +24,7 @@ class chunk_source final : public memory_source {
       STILLMAP_REQUIRES(growth) {
     return nullptr;
   }
+  std::size_t missing_bytes() const override STILLMAP_REQUIRES(growth) { return missing_; }
   void free_addresses() override STILLMAP_REQUIRES(growth) {}
   result<release_report> trim(std::size_t keep) override STILLMAP_REQUIRES(growth);
   std::size_t releasable_bytes(arena &a) override STILLMAP_REQUIRES(growth);
@@ -60,6 +61,7 @@ class chunk_source final : public memory_source {
   reclaimer &reclaimer_;
   std::vector<std::vector<chunk>> chunks_ STILLMAP_GUARDED_BY(growth);  // of arena i + 1
   std::size_t chunk_bytes_ STILLMAP_GUARDED_BY(growth) = 0;             // bytes of all chunks
+  std::size_t missing_ STILLMAP_GUARDED_BY(growth) = 0;
 };
 
 }  // namespace stillmap

@@ -1,6 +1,9 @@
 #include "stillmap/allocators/engine/heap_growth.h"
 
+#include <utility>
 #include "stillmap/allocators/engine/policy.h"
+#include "stillmap/vmm/base/operation.h"
+
 #include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/context.h"
@@ -13,6 +16,40 @@ bool is_out_of_memory(const error &e) {
   return is_device_short(e) || e.is(errc::address_space_exhausted);
 }
 
+// What other processes have given for one request. What of it is not used goes back at the end.
+class quota_room {
+ public:
+  explicit quota_room(memory_quota *q) : quota_(q) {}
+  ~quota_room() {
+    if (made_) quota_->end_room();
+  }
+  quota_room(const quota_room &) = delete;
+
+  // Asks them, and waits. It may be that the device does not have what the quota has given: then they are asked once
+  // more.
+  bool make(std::size_t bytes) {
+    if (quota_ == nullptr || tries_ == most_tries) return false;
+    ++tries_;
+    if (made_) quota_->end_room();
+    refused_ = quota_->make_room(bytes);
+    made_ = refused_.has_value();
+    if (!made_) tries_ = most_tries;
+    return made_;
+  }
+  // Adds what the others said to the error of the request.
+  result<void *> explain(result<void *> failed) const {
+    if (refused_ || refused_.error().is(errc::not_supported)) return failed;
+    return tl::unexpected(failed.error().with({.cause = refused_.error().message()}));
+  }
+
+ private:
+  static constexpr int most_tries = 2;
+  memory_quota *const quota_;
+  int tries_ = 0;
+  bool made_ = false;
+  status refused_;
+};
+
 }  // namespace
 
 // Between two attempts no lock is held, and the program may release memory.
@@ -24,10 +61,14 @@ result<void *> heap_growth::grow(stream_ref s, const block_request &r, bool pend
     return make_error(errc::out_of_memory, "the request is larger than the device's memory",
                       r.bytes - r.slack, heap_.device.total_memory().bytes(), error_unit::bytes);
   }
+  quota_room room(heap_.options.quota.get());
   for (int round = 0;; ++round) {
-    auto found = grow_once(s, r, round == 0, pending);
+    std::size_t missing = 0;
+    auto found = grow_once(s, r, round == 0, pending, missing);
     if (found || !is_device_short(found.error())) return found;
-    if (heap_.options.on_out_of_memory && round != policy::max_callback_rounds &&
+    // Other processes are asked before the program, which may have to give up what it uses.
+    if (missing != 0 && room.make(missing)) continue;
+    if (heap_.options.on_out_of_memory && round < policy::max_callback_rounds &&
         heap_.options.on_out_of_memory(static_cast<std::size_t>(r.bytes))) {
       continue;
     }
@@ -35,12 +76,12 @@ result<void *> heap_growth::grow(stream_ref s, const block_request &r, bool pend
     // The error of the last attempt, which named the pages that were missing, or those of a slab.
     found.error().operation = operation_scope::current();
     found.error().value = r.bytes - r.slack;
-    return found;
+    return room.explain(std::move(found));
   }
 }
 
 result<void *> heap_growth::grow_once(stream_ref s, const block_request &r, bool first,
-                                      bool pending) {
+                                      bool pending, std::size_t &missing) {
   const growth_lock growing(heap_.growth_mutex);
   arena &a = streams_.arena_for(s);  // a private pool may serve the stream by now
   const bool reclaims = first && pending;
@@ -49,7 +90,9 @@ result<void *> heap_growth::grow_once(stream_ref s, const block_request &r, bool
     if (block != nullptr) return block;
   }
   if (first) ++heap_.counters.growths;
-  return find_memory(a, r, reclaims);
+  auto found = find_memory(a, r, reclaims);
+  if (!found) missing = source_.missing_bytes();
+  return found;
 }
 
 // Without it, where a block lies would depend on when memory was last short, and a loop whose blocks

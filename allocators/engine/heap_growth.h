@@ -18,8 +18,9 @@ class heap_growth {
   result<void *> grow(stream_ref s, const block_request &r, bool pending) STILLMAP_EXCLUDES(growth);
 
  private:
-  result<void *> grow_once(stream_ref s, const block_request &r, bool first, bool pending)
-      STILLMAP_EXCLUDES(growth);
+  // `missing`: what the quota or the device would have to give for it; set where it fails.
+  result<void *> grow_once(stream_ref s, const block_request &r, bool first, bool pending,
+                           std::size_t &missing) STILLMAP_EXCLUDES(growth);
   result<void *> allocate_after_reclaim(arena &a, const block_request &r) STILLMAP_REQUIRES(growth);
   result<void *> find_memory(arena &a, const block_request &r, bool reclaimed)
       STILLMAP_REQUIRES(growth);

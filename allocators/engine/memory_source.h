@@ -29,6 +29,9 @@ class memory_source {
   // Requires: the device's context is current.
   virtual result<extent *> extend(arena &a, const block_request &r, effort level)
       STILLMAP_REQUIRES(growth) = 0;
+  // What the latest extend() could not create, because the device or the quota has no more. Bytes; 0: it failed for
+  // another reason, or did not.
+  virtual std::size_t missing_bytes() const STILLMAP_REQUIRES(growth) = 0;
   // The block where the request went before, once memory that others borrowed is back there. nullptr: there is no
   // such place. May run out of host memory.
   virtual void *allocate_at_lent(arena &a, const block_request &r) STILLMAP_REQUIRES(growth) = 0;

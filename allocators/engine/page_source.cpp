@@ -29,6 +29,7 @@ result<extent *> page_source::extend(arena &a, const block_request &r, effort le
     a.age_moved();
   }
   mover_.drop_aliases_if_many(a);
+  missing_ = 0;
   auto made = extend_once(a, r, level);
   // A capture began on another stream after that stream was asked. Now its pages stay.
   if (!made && made.error().is(errc::not_supported)) made = extend_once(a, r, level);
@@ -179,6 +180,7 @@ status page_source::create(arena &a, std::size_t pages, page_supply &supply) {
   }
   if (!s) {
     // The rest of the device is in use by others.
+    if (is_device_short(s.error())) missing_ = pages * heap_.page_bytes;
     if (s.error().code != std::errc::not_enough_memory) {
       refused_beyond_ = heap_.committed() + supply.moved_pages * heap_.page_bytes;
       note_memory_state(heap_.counters.live_peak, true);

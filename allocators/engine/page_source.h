@@ -28,6 +28,7 @@ class page_source final : public memory_source {
   void *allocate_at_lent(arena &a, const block_request &r) override STILLMAP_REQUIRES(growth) {
     return mover_.allocate_at_lent(a, r);
   }
+  std::size_t missing_bytes() const override STILLMAP_REQUIRES(growth) { return missing_; }
   void free_addresses() override STILLMAP_REQUIRES(growth);
   result<release_report> trim(std::size_t keep) override STILLMAP_REQUIRES(growth);
   std::size_t releasable_bytes(arena &a) override STILLMAP_REQUIRES(growth);
@@ -71,6 +72,7 @@ class page_source final : public memory_source {
   // which the driver or a quota refused pages last.
   std::size_t exhausted_ceiling_ STILLMAP_GUARDED_BY(growth) = 0;
   std::size_t refused_beyond_ STILLMAP_GUARDED_BY(growth) = SIZE_MAX;
+  std::size_t missing_ STILLMAP_GUARDED_BY(growth) = 0;
 };
 
 }  // namespace stillmap
