@@ -9,6 +9,7 @@ command make_commands() {
       "man stillmap-image-verify, or stillmap man image verify | man -l -\n";
   add_image_commands(root);
   add_task_commands(root);
+  add_quota_commands(root);
   add_trace_commands(root);
   add_doctor_command(root);
   add_demo_commands(root);
