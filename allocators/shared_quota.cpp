@@ -21,6 +21,9 @@
 namespace stillmap {
 namespace {
 
+static_assert(shared_quota::lock_timeout == quota_ledger::lock_timeout &&
+              shared_quota::max_participants == quota_table::max_slots);
+
 quota_stats stats_in(const quota_table &t) {
   quota_stats out;
   out.limit = t.header.limit;
@@ -305,8 +308,8 @@ status shared_quota::remove(const std::string &name) {
     // What dead participants have left beside the file. A file that is no quota is deleted, too.
     const auto l = std::make_unique<quota_ledger>(name);
     if (l->file().open_existing(l->path().c_str(), l->only_own())) {
-      [[maybe_unused]] const status cleaned = l->transact(
-          [&](quota_table &t) { return l->remove_dead(t, quota_ledger::npos); });
+      [[maybe_unused]] const status cleaned =
+          l->transact([&](quota_table &t) { return l->remove_dead(t, quota_ledger::npos); });
     }
     if (::unlink(l->path().c_str()) == 0) return {};
     return make_system_error(errno, "the file cannot be deleted", l->path());
@@ -407,27 +410,23 @@ result<quota_stats> shared_quota::stats_of(const std::string &name) {
 }
 
 result<std::vector<quota_event>> shared_quota::events_of(const std::string &name) {
-  return on_existing(
-      "shared_quota::events_of", name,
-      [](quota_ledger &l, quota_table &t) -> result<std::vector<quota_event>> {
-        std::vector<quota_record> found;
-        STILLMAP_RETURN_IF_ERROR(l.file().read_events(t.header, found));
-        std::vector<quota_event> out;
-        for (const quota_record &r : found) {
-          const auto since_epoch = std::chrono::nanoseconds(r.time);
-          out.push_back(
-              {.number = r.number,
-               .time = std::chrono::system_clock::time_point(
-                   std::chrono::duration_cast<std::chrono::system_clock::duration>(since_epoch)),
-               .action = r.action,
-               .process = r.process,
-               .other = r.other,
-               .kind = static_cast<reclaim_kind>(r.kind),
-               .bytes = r.bytes,
-               .waited = std::chrono::microseconds(r.waited)});
-        }
-        return out;
-      });
+  return on_existing("shared_quota::events_of", name,
+                     [](quota_ledger &l, quota_table &t) -> result<std::vector<quota_event>> {
+                       std::vector<quota_record> found;
+                       STILLMAP_RETURN_IF_ERROR(l.file().read_events(t.header, found));
+                       std::vector<quota_event> out;
+                       for (const quota_record &r : found) {
+                         out.push_back({.number = r.number,
+                                        .time_ns = r.time,
+                                        .action = r.action,
+                                        .process = r.process,
+                                        .other = r.other,
+                                        .kind = static_cast<reclaim_kind>(r.kind),
+                                        .bytes = r.bytes,
+                                        .waited = std::chrono::microseconds(r.waited)});
+                       }
+                       return out;
+                     });
 }
 
 const char *name_of(quota_action a) noexcept {

@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "stillmap/allocators/admission/quota_bell.h"
-#include "stillmap/allocators/shared_quota.h"
 #include "stillmap/vmm/base/host_memory.h"
 
 namespace stillmap {
@@ -37,7 +36,7 @@ status quota_ledger::lock_file() {
     if (errno != EAGAIN && errno != EACCES) {
       return make_system_error(errno, "the ledger cannot be locked");
     }
-    if (tries == 0) until = clock::now() + shared_quota::lock_timeout;
+    if (tries == 0) until = clock::now() + lock_timeout;
     mutex.unlock();
     const bool is_over = clock::now() >= until;
     const status waited = is_over ? held_too_long() : status();
@@ -93,8 +92,7 @@ status quota_ledger::held_too_long() const {
         make_error(errc::busy,
                    "a process that is stopped or does not run holds the ledger's lock: let it "
                    "continue (SIGCONT), or end it",
-                   static_cast<std::uint64_t>(shared_quota::lock_timeout.count()), 0,
-                   error_unit::milliseconds);
+                   static_cast<std::uint64_t>(lock_timeout.count()), 0, error_unit::milliseconds);
     if (holder == 0) return e;
     return tl::unexpected(e.value().with({.found = "process " + std::to_string(holder)}));
   });

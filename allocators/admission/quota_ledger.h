@@ -41,7 +41,10 @@ class quota_ledger {
   bool only_own() const { return only_own_; }
   quota_file &file() { return file_; }
 
-  // Calls act(table) with both locks held. Errors: busy (another process has held the file's lock for `timeout`; named
+  // How long a transaction waits for the file's lock.
+  static constexpr std::chrono::milliseconds lock_timeout{2'000};
+
+  // Calls act(table) with both locks held. Errors: busy (another process has held the file's lock for lock_timeout; named
   // where this user may inspect it), those of the file, and of act.
   template <class Act>
   status transact(Act &&act) STILLMAP_EXCLUDES(ledger_held) {

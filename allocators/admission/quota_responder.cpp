@@ -1,7 +1,6 @@
 #include "stillmap/allocators/admission/quota_responder.h"
 
 #include <chrono>
-#include <new>
 #include <system_error>
 #include <utility>
 
@@ -19,15 +18,14 @@ constexpr std::chrono::milliseconds look_again{1000};
 
 quota_responder::~quota_responder() {
   const lock_guard lock(mutex_);
-  if (!thread_.joinable()) return;
+  if (thread_ == nullptr) return;
   if (!ledger_.file().is_open()) {
-    // In a forked child there is no such thread to wait for.
-    new (std::nothrow) std::jthread(std::move(thread_));
+    static_cast<void>(thread_.release());
     return;
   }
-  thread_.request_stop();
+  thread_->request_stop();
   bell_.ring();
-  thread_.join();
+  thread_->join();
 }
 
 std::unique_ptr<reclaimer_registration> quota_responder::add(reclaim_kind kind,
@@ -43,7 +41,7 @@ status quota_responder::publish() {
   bool listens = false;
   {
     const lock_guard lock(mutex_);
-    listens = thread_.joinable();
+    listens = thread_ != nullptr;
   }
   return seat_.transact([&](quota_table &t) STILLMAP_REQUIRES(ledger_held) -> status {
     quota_slot &own = t.slots[seat_.slot()];
@@ -59,14 +57,14 @@ status quota_responder::start_thread() {
   STILLMAP_RETURN_IF_ERROR(seat_.transact([](quota_table &) { return status(); }));
   {
     const lock_guard lock(mutex_);
-    if (thread_.joinable()) return {};
+    if (thread_ != nullptr) return {};
     STILLMAP_RETURN_IF_ERROR(bell_.open(ledger_.path(), seat_.slot()));
     try {
-      thread_ = stillmap::start_thread(
+      thread_ = std::make_unique<std::jthread>(stillmap::start_thread(
           [this, name = operation_scope::current()](const std::stop_token &stop) {
             const operation_scope scope(name);
             run(stop);
-          });
+          }));
     } catch (const std::system_error &e) {
       return make_system_error(e.code().value(), "the thread cannot be started");
     }

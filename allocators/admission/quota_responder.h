@@ -53,7 +53,8 @@ class quota_responder {
   mutex answering_;  // one answer at a time
   figures totals_ STILLMAP_GUARDED_BY(mutex_);
   quota_bell bell_;
-  std::jthread thread_ STILLMAP_GUARDED_BY(mutex_);
+  // Behind a pointer: in a forked child, where there is no such thread to wait for, it is left alone.
+  std::unique_ptr<std::jthread> thread_ STILLMAP_GUARDED_BY(mutex_);
 };
 
 }  // namespace stillmap

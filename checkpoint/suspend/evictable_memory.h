@@ -1,5 +1,5 @@
 // Memory that its process lets go when other participants of a quota need it, and gets back when it uses it
-// next, at the same addresses. docs/sharing.md#evictable-memory
+// next, at the same addresses. docs/sharing.md#giving-memory-back
 #pragma once
 
 #include <cstdint>

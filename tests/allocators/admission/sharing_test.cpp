@@ -475,7 +475,7 @@ TEST_F(sharing_test, the_latest_events_are_kept) {
   ASSERT_EQ(all.size(), 512u);
   for (std::size_t i = 1; i < all.size(); ++i) {
     EXPECT_EQ(all[i].number, all[i - 1].number + 1);
-    EXPECT_GE(all[i].time, all[i - 1].time);
+    EXPECT_GE(all[i].time_ns, all[i - 1].time_ns);
   }
   EXPECT_EQ(all.back().action, quota_action::busy);
   EXPECT_STREQ(name_of(all.back().action), "busy");

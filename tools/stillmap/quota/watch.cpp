@@ -46,14 +46,12 @@ std::string sentence_of(const quota_event &e) {
 }
 
 void print(const quota_event &e, bool as_json) {
-  const auto since_epoch = static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(e.time.time_since_epoch()).count());
   if (!as_json) {
-    fmt::print("{}  {}\n", utc_text(since_epoch), sentence_of(e));
+    fmt::print("{}  {}\n", utc_text(e.time_ns), sentence_of(e));
     return;
   }
   json_writer json;
-  json.begin_record().field("number", e.number).field("time_ns", since_epoch);
+  json.begin_record().field("number", e.number).field("time_ns", e.time_ns);
   json.field("action", name_of(e.action)).field("pid", e.process);
   if (e.other != 0) json.field("other_pid", e.other);
   if (e.action == quota_action::asked || e.action == quota_action::answered) {
