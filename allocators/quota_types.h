@@ -83,7 +83,7 @@ const char *name_of(reclaim_kind k) noexcept;
 
 // The latest decisions, of all participants.
 struct quota_event {
-  std::uint64_t number = 0;  // in order, without gaps but for what was overwritten
+  std::uint64_t number = 0;   // in order, without gaps but for what was overwritten
   std::uint64_t time_ns = 0;  // since 1970
   quota_action action{};
   std::uint32_t process = 0, other = 0;  // 0: none

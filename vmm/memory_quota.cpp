@@ -1,8 +1,11 @@
 #include "stillmap/vmm/memory_quota.h"
 
+#include "stillmap/vmm/base/operation.h"
+
 namespace stillmap {
 
 status memory_quota::make_room(std::uint64_t bytes) {
+  const operation_scope scope("memory_quota::make_room");
   return make_error(errc::not_supported, "the quota has nobody to ask for memory", bytes, 0,
                     error_unit::bytes);
 }

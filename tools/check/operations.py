@@ -21,7 +21,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parents[2]
 MODULES = HERE / "tools" / "build" / "modules.bzl"
 CTAGS = ["ctags", "--languages=C++", "--kinds-C++=fpcs", "--fields=+aeksSnt", "--output-format=json", "-o", "-"]
-INTERNAL = re.compile(r"/(?:internal|engine|driver)/")
+INTERNAL = re.compile(r"/(?:internal|engine|admission|driver)/")
 MAKES = re.compile(r"\b(?:make_error|make_system_error|file_error|system_error_at|host_out_of_memory|with_host_memory)\(")
 OPENS = re.compile(r'\boperation_scope \w+\(\s*|\bwith_host_memory\(\s*(?="|name_of\()|\benter\(impl_\.get\(\),\s*')
 NAMED = re.compile(r'(?:%s)"([^"]*)"' % OPENS.pattern)

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <deque>
+#include <filesystem>
 #include <random>
 #include <sstream>
 #include <string>
@@ -17,6 +18,7 @@
 #include "stillmap/checkpoint/suspend/evictable_memory.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/gpu_test.h"
+#include "tests/support/unique_name.h"
 #include "tests/system/sharing/task_process.h"
 
 namespace stillmap {
@@ -143,8 +145,7 @@ class sharing_tasks : public testing::buffer_test {
   }
 
   std::vector<std::string> run_all(const char *which, bool at_once) {
-    const std::string name =
-        std::string("stillmap-sharing-") + which + "-" + std::to_string(getpid());
+    const std::string name = testing::unique_name(std::string("stillmap-sharing-") + which);
     std::vector<std::string> out;
     std::deque<task_process> running;
     for (int i = 0; i < tasks; ++i) {
@@ -155,6 +156,8 @@ class sharing_tasks : public testing::buffer_test {
       for (task_process &t : running) out.push_back(t.report());
     }
     EXPECT_TRUE(shared_quota::remove("/dev/shm/" + name + ".quota"));
+    // The tasks end without a word to the simulator, whose file the next machine of the name would use.
+    std::filesystem::remove("/dev/shm/hostcuda." + std::to_string(::getuid()) + '.' + name);
     return out;
   }
 };

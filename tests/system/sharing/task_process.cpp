@@ -83,10 +83,11 @@ std::string task_process::report() {
   for (ssize_t n = 0; (n = ::read(output_, buffer, sizeof buffer)) > 0;) {
     said.append(buffer, static_cast<std::size_t>(n));
   }
-  ::waitpid(pid_, nullptr, 0);
+  int status = 0;
+  ::waitpid(pid_, &status, 0);
   pid_ = -1;
   const std::size_t at = said.rfind(mark);
-  if (at == std::string::npos) return "killed";
+  if (at == std::string::npos) return "ended with status " + std::to_string(status) + ": " + said;
   const std::size_t begin = at + std::strlen(mark);
   return said.substr(begin, said.find('\n', begin) - begin);
 }

@@ -18,7 +18,7 @@ class task_process {
   task_process(const std::string &role, const std::string &name, const std::string &machine);
   task_process(task_process &&) = delete;
   ~task_process();  // kills it
-  // Waits for its end. Returns what it printed last, or "killed".
+  // Waits for its end. Returns its report, or how it ended without one.
   std::string report();
 
  private:
