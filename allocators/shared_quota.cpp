@@ -163,7 +163,17 @@ class shared_quota::participant {
       : options_(std::move(options)), ledger_(name) {}
 
   status join() {
-    STILLMAP_RETURN_IF_ERROR(ledger_.file().open(ledger_.path().c_str(), ledger_.only_own()));
+    // Without a limit it creates nothing.
+    const char *const path = ledger_.path().c_str();
+    const status opened = options_.limit != 0
+                              ? ledger_.file().open(path, ledger_.only_own())
+                              : ledger_.file().open_existing(path, ledger_.only_own());
+    if (!opened && opened.error().code == std::errc::no_such_file_or_directory &&
+        options_.limit == 0) {
+      return make_error(errc::invalid_argument,
+                        "the quota does not exist, and no limit was given to create it");
+    }
+    STILLMAP_RETURN_IF_ERROR(opened);
     return ledger_.begin(options_.limit,
                          [&](quota_table &t) STILLMAP_REQUIRES(ledger_held) -> status {
                            return seat_.take(t, options_.terms);
@@ -175,6 +185,10 @@ class shared_quota::participant {
     STILLMAP_RETURN_IF_ERROR(seat_.transact([](quota_table &) { return status(); }));
     const clock::time_point until = clock::now() + options_.timeout;
     const turn mine(*this, until);
+    if (!mine.has_come()) {
+      return make_error(errc::busy, "other threads of this process waited for memory all the time",
+                        bytes, 0, error_unit::bytes);
+    }
     room_request request(ledger_, seat_, bytes, until);
     const status done = wait_for(request);
     if (!done) request.withdraw();
@@ -237,6 +251,7 @@ class shared_quota::participant {
       participant_.turn_over_.notify_one();
     }
     turn(const turn &) = delete;
+    bool has_come() const { return is_mine_; }
 
    private:
     participant &participant_;
@@ -311,8 +326,12 @@ status shared_quota::remove(const std::string &name) {
       [[maybe_unused]] const status cleaned =
           l->transact([&](quota_table &t) { return l->remove_dead(t, quota_ledger::npos); });
     }
-    if (::unlink(l->path().c_str()) == 0) return {};
-    return make_system_error(errno, "the file cannot be deleted", l->path());
+    if (::unlink(l->path().c_str()) != 0) {
+      return make_system_error(errno, "the file cannot be deleted", l->path());
+    }
+    // Those of live participants as well: they look once a second without.
+    for (std::size_t i = 0; i < max_participants; ++i) quota_bell::remove(l->path(), i);
+    return {};
   });
 }
 

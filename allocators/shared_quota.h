@@ -28,6 +28,7 @@ namespace stillmap {
 //            lock_timeout; named where this user may inspect it), corrupt (the file has been
 //            truncated or overwritten), the system's (std::system_category); the subject is the
 //            path. Nothing has changed then.
+// Lifetime:  the last reference does not go within a reclaimer of it.
 // Fork:      the child is no participant: every call there fails with not_supported. It can open
 //            the quota itself.
 class shared_quota final : public memory_quota, public std::enable_shared_from_this<shared_quota> {
@@ -110,7 +111,8 @@ class shared_quota final : public memory_quota, public std::enable_shared_from_t
   // The latest 512 decisions, oldest first.
   static result<std::vector<quota_event>> events_of(const std::string &name);
 
-  // Deletes the file. Participants keep using the deleted ledger; the next open creates a new one.
+  // Deletes the file, and what is beside it. Participants keep using the deleted ledger, in which they hear within a second;
+  // the next open creates a new one.
   // Errors: the system's.
   static status remove(const std::string &name);
 

@@ -44,7 +44,7 @@ class memory_quota {
   // releases goes back to them. Called without any lock of the library's. On failure nothing has changed;
   // errc::busy: others hold the memory, and keep it. By default: not_supported, at once.
   virtual status make_room(std::uint64_t bytes);
-  // Releases what the thread has not used of its room. Without a room it does nothing.
+  // Ends the latest room of the thread: releases what is not used of it. Without a room it does nothing.
   virtual void end_room() noexcept {}
   // `reclaim(bytes)` is called when others need memory: it releases at least `bytes` if it can, and returns how
   // many it has released. reclaim_later: it can release more once retry_reclaim() is called. It may run on any thread, and

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
+#include <cstdio>
 
 #include "stillmap/vmm/base/owned_fd.h"
 
@@ -18,6 +20,20 @@ bool is_fifo(int fd) {
   struct stat st = {};
   return ::fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode);
 }
+
+// Without host memory: a path that is too long names nothing.
+class bell_path {
+ public:
+  bell_path(const std::string &quota_path, std::size_t participant) {
+    const int n =
+        std::snprintf(text_.data(), text_.size(), "%s.bell.%zu", quota_path.c_str(), participant);
+    if (n < 0 || static_cast<std::size_t>(n) >= text_.size()) text_[0] = 0;
+  }
+  const char *c_str() const { return text_.data(); }
+
+ private:
+  std::array<char, PATH_MAX> text_;
+};
 
 // A full FIFO has a ring already.
 void write_byte(int fd) {
@@ -32,12 +48,8 @@ quota_bell::~quota_bell() {
   if (is_open()) ::unlink(path_.c_str());
 }
 
-std::string quota_bell::path_of(const std::string &quota_path, std::size_t participant) {
-  return quota_path + ".bell." + std::to_string(participant);
-}
-
 status quota_bell::open(const std::string &quota_path, std::size_t participant) {
-  std::string path = path_of(quota_path, participant);
+  std::string path = bell_path(quota_path, participant).c_str();
   struct stat st = {};
   if (::stat(quota_path.c_str(), &st) != 0)
     return make_system_error(errno, "the quota's access rights cannot be read", quota_path);
@@ -72,15 +84,15 @@ void quota_bell::ring() const {
   if (is_open()) write_byte(fifo_.get());
 }
 
-void quota_bell::ring(const std::string &quota_path, std::size_t participant) {
-  const std::string path = path_of(quota_path, participant);
+void quota_bell::ring(const std::string &quota_path, std::size_t participant) noexcept {
+  const bell_path path(quota_path, participant);
   // For reading, too: a FIFO without a reader raises SIGPIPE.
   const owned_fd fd(::open(path.c_str(), O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
   if (fd.get() >= 0 && is_fifo(fd.get())) write_byte(fd.get());
 }
 
-void quota_bell::remove(const std::string &quota_path, std::size_t participant) {
-  ::unlink(path_of(quota_path, participant).c_str());
+void quota_bell::remove(const std::string &quota_path, std::size_t participant) noexcept {
+  ::unlink(bell_path(quota_path, participant).c_str());
 }
 
 }  // namespace stillmap

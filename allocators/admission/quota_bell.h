@@ -27,13 +27,12 @@ class quota_bell {
   void wait(std::chrono::milliseconds timeout) const;
   void ring() const;
 
-  // Of another participant. May run out of host memory; does nothing where there is no FIFO.
-  static void ring(const std::string &quota_path, std::size_t participant);
-  // Deletes those that dead participants have left.
-  static void remove(const std::string &quota_path, std::size_t participant);
+  // Of another participant. Does nothing where there is no FIFO.
+  static void ring(const std::string &quota_path, std::size_t participant) noexcept;
+  // Deletes one that a dead participant has left.
+  static void remove(const std::string &quota_path, std::size_t participant) noexcept;
 
  private:
-  static std::string path_of(const std::string &quota_path, std::size_t participant);
   std::string path_;
   fork_closed_fd fifo_;
 };

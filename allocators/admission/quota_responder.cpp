@@ -17,15 +17,22 @@ constexpr std::chrono::milliseconds look_again{1000};
 }  // namespace
 
 quota_responder::~quota_responder() {
-  const lock_guard lock(mutex_);
-  if (thread_ == nullptr) return;
+  stopping_ = true;
+  const std::unique_ptr<std::jthread> running = take_thread();
+  if (running == nullptr) return;
+  running->request_stop();
+  bell_.ring();
+  running->join();
+}
+
+// In a forked child there is no such thread, and its parent may have held the mutex at the fork. Not analysed for that.
+std::unique_ptr<std::jthread> quota_responder::take_thread() STILLMAP_NO_THREAD_SAFETY_ANALYSIS {
   if (!ledger_.file().is_open()) {
     static_cast<void>(thread_.release());
-    return;
+    return nullptr;
   }
-  thread_->request_stop();
-  bell_.ring();
-  thread_->join();
+  const lock_guard lock(mutex_);
+  return std::move(thread_);
 }
 
 std::unique_ptr<reclaimer_registration> quota_responder::add(reclaim_kind kind,
@@ -82,37 +89,54 @@ void quota_responder::run(const std::stop_token &stop) noexcept {
 
 result<std::uint64_t> quota_responder::answer(bool safe_point) {
   STILLMAP_ASSIGN_OR_RETURN(quota_ask asked, open_ask());  // fails in a forked child
-  const lock_guard one(answering_);
+  // Another thread answers, or this one in a reclaimer: who asked asks again.
+  if (!answering_.try_lock()) return 0;
+  const lock_guard one(answering_, std::adopt_lock);
   std::uint64_t released = 0;
-  for (;;) {
+  while (!stopping_) {
     STILLMAP_ASSIGN_OR_RETURN(asked, open_ask());
     if (asked.number == 0) return released;
-    const auto kind = static_cast<std::size_t>(asked.kind);
-    if (kind >= reclaim_kinds || (asked.kind == reclaim_kind::task && !safe_point)) return released;
-    const reclaimer_list::outcome given = reclaimers_->reclaim(asked.kind, asked.bytes);
+    if (asked.kind == reclaim_kind::task && !safe_point) return released;
+    const reclaimer_list::outcome given = give(asked);
     released += given.released;
-    {
-      const lock_guard lock(mutex_);
-      ++totals_.asked_for[kind];
-      totals_.given[kind] += given.released;
-    }
     if (given.later && given.released < asked.bytes) {
       STILLMAP_RETURN_IF_ERROR(leave_open(asked));
       return released;
     }
     STILLMAP_RETURN_IF_ERROR(close(asked, given.released));
   }
+  return released;
 }
 
-// The number is 0 where nothing is asked, or all is answered.
+// The number is 0 where nothing is asked, or all is answered: nothing is given up for one that waits no more.
 result<quota_ask> quota_responder::open_ask() {
   quota_ask out;
   const status read = seat_.transact([&](quota_table &t) -> status {
     const quota_slot &own = t.slots[seat_.slot()];
-    if (own.ask.number != own.answer.number) out = own.ask;
+    const bool is_open = own.ask.number != own.answer.number;
+    const auto kind = static_cast<std::size_t>(own.ask.kind);
+    if (is_open && kind < reclaim_kinds && quota_rules(t).is_asking(own.ask)) out = own.ask;
     return {};
   });
   if (!read) return tl::unexpected<error>(read.error());
+  return out;
+}
+
+// All kinds up to the one that is asked for, the cheapest first: the question about it may have been replaced by
+// the next one.
+reclaimer_list::outcome quota_responder::give(const quota_ask &asked) {
+  const quota_seat::outside_room scope;
+  reclaimer_list::outcome out;
+  for (std::size_t k = 0; k <= static_cast<std::size_t>(asked.kind); ++k) {
+    if (out.released >= asked.bytes) break;
+    const auto kind = static_cast<reclaim_kind>(k);
+    const reclaimer_list::outcome one = reclaimers_->reclaim(kind, asked.bytes - out.released);
+    out.released += one.released;
+    out.later = out.later || one.later;
+    const lock_guard lock(mutex_);
+    totals_.asked_for[k] += kind == asked.kind ? 1 : 0;
+    totals_.given[k] += one.released;
+  }
   return out;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <thread>
@@ -41,8 +42,10 @@ class quota_responder {
   figures totals() const;
 
  private:
+  std::unique_ptr<std::jthread> take_thread();
   void run(const std::stop_token &stop) noexcept;
   result<quota_ask> open_ask();
+  reclaimer_list::outcome give(const quota_ask &asked);
   status leave_open(const quota_ask &asked);
   status close(const quota_ask &asked, std::uint64_t given);
 
@@ -50,7 +53,8 @@ class quota_responder {
   quota_seat &seat_;
   const std::shared_ptr<reclaimer_list> reclaimers_;
   mutable mutex mutex_;
-  mutex answering_;  // one answer at a time
+  mutex answering_;  // one answer at a time; nobody waits for it
+  std::atomic<bool> stopping_ = false;
   figures totals_ STILLMAP_GUARDED_BY(mutex_);
   quota_bell bell_;
   // Behind a pointer: in a forked child, where there is no such thread to wait for, it is left alone.

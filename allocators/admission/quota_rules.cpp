@@ -78,9 +78,11 @@ std::vector<quota_rules::target> quota_rules::targets(std::size_t participant,
     const quota_slot &s = table_.slots[i];
     if (i == participant || !s.is_taken() || s.reserved() <= s.minimum) continue;
     if ((s.offers >> static_cast<unsigned>(kind) & 1) == 0) continue;
-    // What costs its holder something is taken neither for a lower priority nor from one that waits longer: of
-    // two that ask each other, one is served.
-    if (kind != reclaim_kind::cached && (s.priority > own.priority || is_before(i, participant))) {
+    // What costs its holder something is taken neither from one that comes before, so that of two that ask each
+    // other one is served, nor from a higher priority, unless that waits and comes after: it was overtaken in turn.
+    const bool after = waits(i) && is_before(participant, i);
+    if (kind != reclaim_kind::cached &&
+        (is_before(i, participant) || (s.priority > own.priority && !after))) {
       continue;
     }
     out.push_back({i, s.reserved() - s.minimum});

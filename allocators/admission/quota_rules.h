@@ -47,6 +47,11 @@ class quota_rules {
     return w.ticket != 0 && w.until > now_;
   }
 
+  // Whether the one that asked still waits for that. A damaged ask is nobody's.
+  bool is_asking(const quota_ask &a) const {
+    return a.by < table_.header.used && waits(a.by) && table_.slots[a.by].wait.ticket == a.ticket;
+  }
+
   // Whom `participant` may ask for memory of a kind, first those of lowest priority, of those the ones with most
   // above their minimum. May run out of host memory.
   struct target {

@@ -3,10 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
+thread_local int quota_seat::outside_room::depth_ = 0;
+
 quota_seat::~quota_seat() {
   if (!joined_ || !ledger_.file().is_open()) return;
   const ledger_threads threads(ledger_.mutex);
@@ -65,23 +68,24 @@ status quota_seat::forked() {
 // ---- reserving and releasing ----
 
 status quota_seat::reserve(std::uint64_t bytes) {
-  std::uint64_t from_room = 0;
+  std::uint64_t from_rooms = 0;
   if (has_rooms_.load(std::memory_order_relaxed) && ledger_.file().is_open()) {
     const ledger_threads threads(ledger_.mutex);
-    if (room *const own = find_room(); own != nullptr) {
-      from_room = std::min(own->left, bytes);
-      own->left -= from_room;
-    }
+    each_room([&](room &r) {
+      const std::uint64_t part = std::min(r.left, bytes - from_rooms);
+      r.left -= part;
+      from_rooms += part;
+    });
   }
-  if (from_room == bytes && bytes != 0) return {};
+  if (from_rooms == bytes && bytes != 0) return {};
   const status rest = transact([&](quota_table &t) STILLMAP_REQUIRES(ledger_held) -> status {
-    STILLMAP_ASSIGN_OR_RETURN(const auto d, decide(t, bytes - from_room));
+    STILLMAP_ASSIGN_OR_RETURN(const auto d, decide(t, bytes - from_rooms));
     if (d.what != quota_rules::verdict::granted) return refusal(d, bytes);
-    return grant(t, bytes - from_room, d, false);
+    return grant(t, bytes - from_rooms, d, false);
   });
-  if (!rest && from_room != 0) {
+  if (!rest && from_rooms != 0) {
     const ledger_threads threads(ledger_.mutex);
-    if (room *const own = find_room(); own != nullptr) own->left += from_room;
+    give_to_rooms(from_rooms);
   }
   return rest;
 }
@@ -100,8 +104,8 @@ status quota_seat::refusal(const quota_rules::decision &d, std::uint64_t bytes) 
                         d.left, error_unit::bytes);
     case quota_rules::verdict::beyond_limit:
       return make_error(errc::out_of_memory,
-                        "the request exceeds what the minima of the others leave of the limit",
-                        bytes, d.left, error_unit::bytes);
+                        "the request exceeds the limit less the minima of the others", bytes,
+                        d.left, error_unit::bytes);
     default:
       return make_error(errc::out_of_memory, "the request exceeds the bytes left in the quota",
                         bytes, d.left, error_unit::bytes);
@@ -125,12 +129,7 @@ status quota_seat::grant(quota_table &t, std::uint64_t bytes, const quota_rules:
   STILLMAP_RETURN_IF_ERROR(write(own_.reserved + bytes));
   own.holding = own_;
   if (!for_room) return {};
-  if (room *const there = find_room(); there != nullptr) {
-    there->bytes += bytes;
-    there->left += bytes;
-  } else {
-    rooms_.push_back({std::this_thread::get_id(), bytes, bytes});
-  }
+  rooms_.push_back({std::this_thread::get_id(), bytes, bytes});
   has_rooms_ = true;
   return {};
 }
@@ -149,22 +148,18 @@ status quota_seat::release(std::uint64_t bytes) {
   quota_holding found;
   STILLMAP_RETURN_IF_ERROR(ledger_.file().read_holding(slot_, found));
   if (found != own_) return quota_ledger::truncated();
-  std::uint64_t to_room = 0;
-  if (room *const own = find_room(); own != nullptr) {
-    to_room = std::min(own->bytes - own->left, bytes);
-    own->left += to_room;
-  }
-  return to_room == bytes ? status() : write(own_.reserved - (bytes - to_room));
+  const std::uint64_t to_rooms = outside_room::now() ? 0 : give_to_rooms(bytes);
+  return to_rooms == bytes ? status() : write(own_.reserved - (bytes - to_rooms));
 }
 
 void quota_seat::end_room() noexcept {
   if (!ledger_.file().is_open()) return;
   const ledger_threads threads(ledger_.mutex);
-  room *const own = find_room();
-  if (own == nullptr) return;
-  const std::uint64_t left = own->left;
-  *own = rooms_.back();
-  rooms_.pop_back();
+  const auto mine = [](const room &r) { return r.thread == std::this_thread::get_id(); };
+  const auto it = std::find_if(rooms_.rbegin(), rooms_.rend(), mine);
+  if (it == rooms_.rend()) return;
+  const std::uint64_t left = it->left;
+  rooms_.erase(std::next(it).base());
   has_rooms_ = !rooms_.empty();
   quota_holding found;
   // Otherwise the next call says what is wrong.
@@ -172,12 +167,23 @@ void quota_seat::end_room() noexcept {
   (void)write(own_.reserved - left);
 }
 
-quota_seat::room *quota_seat::find_room() {
-  if (rooms_.empty()) return nullptr;
-  const auto it = std::find_if(rooms_.begin(), rooms_.end(), [](const room &r) {
-    return r.thread == std::this_thread::get_id();
+// The rooms of this thread, the latest first.
+template <class Use>
+void quota_seat::each_room(Use use) {
+  for (auto it = rooms_.rbegin(); it != rooms_.rend(); ++it) {
+    if (it->thread == std::this_thread::get_id()) use(*it);
+  }
+}
+
+// Returns what they had given.
+std::uint64_t quota_seat::give_to_rooms(std::uint64_t bytes) {
+  std::uint64_t given = 0;
+  each_room([&](room &r) {
+    const std::uint64_t part = std::min(r.bytes - r.left, bytes - given);
+    r.left += part;
+    given += part;
   });
-  return it == rooms_.end() ? nullptr : &*it;
+  return given;
 }
 
 status quota_seat::write(std::uint64_t reserved) {

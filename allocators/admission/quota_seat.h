@@ -31,7 +31,18 @@ class quota_seat {
   status reserve(std::uint64_t bytes);
   // Waits for no other process.
   status release(std::uint64_t bytes);
-  // What is left of a thread's room goes back.
+  // While a thread gives memory back for others, what it releases is not for its own room.
+  class outside_room {
+   public:
+    outside_room() { ++depth_; }
+    ~outside_room() { --depth_; }
+    outside_room(const outside_room &) = delete;
+    static bool now() { return depth_ != 0; }
+
+   private:
+    static thread_local int depth_;
+  };
+  // Ends the latest room of the thread: what is left of it goes back.
   void end_room() noexcept;
 
   // A transaction of the ledger in which the slot is still this participant's.
@@ -66,7 +77,9 @@ class quota_seat {
     std::uint64_t bytes = 0, left = 0;
   };
   static status forked();
-  room *find_room() STILLMAP_REQUIRES(ledger_held);
+  template <class Use>
+  void each_room(Use use) STILLMAP_REQUIRES(ledger_held);
+  std::uint64_t give_to_rooms(std::uint64_t bytes) STILLMAP_REQUIRES(ledger_held);
   status write(std::uint64_t reserved) STILLMAP_REQUIRES(ledger_held);
 
   quota_ledger &ledger_;

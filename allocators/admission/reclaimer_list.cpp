@@ -1,5 +1,7 @@
 #include "stillmap/allocators/admission/reclaimer_list.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <new>
 #include <utility>
@@ -12,6 +14,8 @@ class reclaimer_list::registration final : public reclaimer_registration {
                std::function<void()> changed)
       : list_(std::move(in)), entry_(std::move(e)), changed_(std::move(changed)) {}
   ~registration() override {
+    // A forked child has none of the threads that may be in it, or hold the list's lock.
+    if (::getpid() != process_) return;
     list_->remove(entry_);
     changed_();
   }
@@ -21,6 +25,7 @@ class reclaimer_list::registration final : public reclaimer_registration {
   const std::shared_ptr<reclaimer_list> list_;
   const std::shared_ptr<entry> entry_;
   const std::function<void()> changed_;
+  const pid_t process_ = ::getpid();
 };
 
 std::unique_ptr<reclaimer_registration> reclaimer_list::add(reclaim_kind kind, function reclaim,

@@ -87,8 +87,9 @@ status room_request::begin(quota_table &t) {
 }
 
 status room_request::end(quota_table &t, quota_action how) {
-  if (ticket_ != 0) {
-    quota_slot &own = t.slots[seat_.slot()];
+  // That of this request, or one that could not be withdrawn.
+  quota_slot &own = t.slots[seat_.slot()];
+  if (own.wait.ticket != 0) {
     own.wait = {};
     STILLMAP_RETURN_IF_ERROR(ledger_.file().write(seat_.slot(), own, &quota_slot::wait));
     ticket_ = 0;
@@ -129,10 +130,10 @@ status room_request::ask(quota_table &t, std::uint64_t missing) {
       if (coming >= missing) break;
       if (is_asked(whom.slot, t)) continue;
       const quota_slot &s = t.slots[whom.slot];
-      // One question at a time: what it gives to another who waits is not to be counted twice.
+      // One question at a time: what it gives to another who waits is not to be counted twice. But who comes
+      // first asks first.
       const bool is_busy = s.ask.number != s.answer.number && s.ask.by != seat_.slot() &&
-                           s.ask.by < t.header.used && rules.waits(s.ask.by) &&
-                           t.slots[s.ask.by].wait.ticket == s.ask.ticket;
+                           rules.is_asking(s.ask) && !rules.is_before(seat_.slot(), s.ask.by);
       if (is_busy) continue;
       const std::uint64_t bytes = std::min(whom.above_minimum, missing - coming);
       STILLMAP_RETURN_IF_ERROR(ask_one(t, whom, bytes));

@@ -285,19 +285,20 @@ status allocator_core::begin_step(std::size_t bytes) {
   if (quota == nullptr) return {};
   // Chunks do not merge: what is unused in them may not fit.
   if (heap_.in_chunks) STILLMAP_RETURN_IF_ERROR(trim(0));
-  for (std::size_t got = 0;;) {
+  bool has_room = false;  // each step has one, if only of no bytes
+  for (std::size_t got = 0;; has_room = true) {
     std::size_t wanted = 0;
     {
       const growth_lock growing(heap_.growth_mutex);
-      const std::size_t free =
-          heap_.in_chunks ? 0 : heap_.committed() - std::min(heap_.committed(), heap_.live());
+      const std::size_t committed = heap_.committed();
+      const std::size_t free = heap_.in_chunks ? 0 : committed - std::min(committed, heap_.live());
       wanted = round_up(bytes - std::min(bytes, free), heap_.page_bytes);
-      if (wanted <= got) {
+      if (has_room && wanted <= got) {
         ++steps_;
         return {};
       }
     }
-    quota->end_room();
+    if (has_room) quota->end_room();
     const status room = quota->make_room(wanted);
     if (!room) return room.error().is(errc::not_supported) ? status() : room;
     got = wanted;

@@ -2,7 +2,6 @@
 
 #include <utility>
 #include "stillmap/allocators/engine/policy.h"
-#include "stillmap/vmm/base/operation.h"
 
 #include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"

@@ -163,5 +163,30 @@ TEST_F(quota_rules_test, what_costs_something_is_not_taken_from_those_before) {
   EXPECT_EQ(targets(earlier, reclaim_kind::evictable), (slots{equal, me}));
 }
 
+// Otherwise neither might ask the other: found by the model.
+TEST_F(quota_rules_test, one_that_was_overtaken_may_ask_a_higher_priority_that_comes_after_it) {
+  const auto low = add(50), high = add(50, {.priority = 1});
+  wait(low, 10);
+  wait(high, 10);
+  EXPECT_EQ(targets(low, reclaim_kind::evictable), (slots{}));
+  EXPECT_EQ(targets(high, reclaim_kind::evictable), (slots{low}));
+  slot(low).wait.overtaken = quota_rules::max_overtaken;
+  EXPECT_EQ(targets(low, reclaim_kind::evictable), (slots{high}));
+  EXPECT_EQ(targets(high, reclaim_kind::evictable), (slots{}));
+}
+
+TEST_F(quota_rules_test, an_ask_of_one_that_waits_no_more_is_nobodys) {
+  add(50);
+  const auto b = add(0);
+  quota_ask a{.number = 1, .bytes = 5, .ticket = 1, .by = static_cast<std::uint32_t>(b)};
+  EXPECT_FALSE(rules().is_asking(a));
+  wait(b, 5);
+  EXPECT_TRUE(rules().is_asking(a));
+  a.ticket = 7;
+  EXPECT_FALSE(rules().is_asking(a));
+  a.by = 999;
+  EXPECT_FALSE(rules().is_asking(a));
+}
+
 }  // namespace
 }  // namespace stillmap

@@ -111,6 +111,45 @@ TEST_F(sharing_test, a_room_takes_back_what_its_thread_releases) {
   EXPECT_FALSE(a->release(1));
 }
 
+TEST_F(sharing_test, rooms_of_a_thread_nest) {
+  const sharer a = join();
+  ASSERT_TRUE(a->make_room(30));
+  ASSERT_TRUE(a->make_room(20));
+  ASSERT_TRUE(a->reserve(40));
+  EXPECT_EQ(a->stats()->own, 50u);
+  a->end_room();
+  EXPECT_EQ(a->stats()->own, 50u) << "the inner one was used up";
+  ASSERT_TRUE(a->release(40));
+  EXPECT_EQ(a->stats()->own, 30u) << "20 of the outer one were used";
+  a->end_room();
+  EXPECT_EQ(a->stats()->own, 0u);
+}
+
+// The end of a participant whose thread is answering.
+TEST_F(sharing_test, a_participant_may_end_while_it_is_asked) {
+  const sharer b = join({}, milliseconds(20'000));
+  for (int i = 0; i < 20; ++i) {
+    sharer a = join();
+    ASSERT_TRUE(a->reserve(100));
+    std::atomic<bool> asked = false;
+    auto slow = a->add_reclaimer(reclaim_kind::cached, [&](std::uint64_t) -> std::uint64_t {
+      asked = true;
+      std::this_thread::sleep_for(milliseconds(2));
+      return 0;
+    });
+    ASSERT_TRUE(a->start_thread());
+    auto room = std::async(std::launch::async, [&] {
+      const bool got = b->make_room(70).has_value();
+      b->end_room();
+      return got;
+    });
+    while (!asked) std::this_thread::yield();
+    a.reset();
+    EXPECT_TRUE(room.get());
+    EXPECT_EQ(b->stats()->own, 0u);
+  }
+}
+
 // Kinds in order, and of one kind the lowest priority first.
 TEST_F(sharing_test, the_cheapest_is_asked_for_first) {
   const sharer low = join({.priority = -1}), other = join(), me = join();
@@ -133,7 +172,9 @@ TEST_F(sharing_test, the_cheapest_is_asked_for_first) {
   ASSERT_TRUE(low->start_thread() && other->start_thread());
   ASSERT_TRUE(me->make_room(40));
   me->end_room();
-  EXPECT_EQ(order, (std::vector<std::string>{"low cached", "other cached", "low evictable"}));
+  EXPECT_EQ(order,
+            (std::vector<std::string>{"low cached", "other cached", "low cached", "low evictable"}))
+      << "each gives the cheapest that it has first";
 }
 
 TEST_F(sharing_test, a_minimum_is_never_asked_for) {
@@ -220,6 +261,34 @@ TEST_F(sharing_test, what_is_in_use_is_given_once_it_is_not) {
   in_use = false;
   while (*a->poll() == 0) std::this_thread::yield();
   EXPECT_TRUE(room.get());
+}
+
+// A participant that answers seldom: the question about cached memory was replaced by that about the next kinds.
+TEST_F(sharing_test, what_is_cheaper_is_given_first_whatever_is_asked_for) {
+  const sharer a = join(), b = join();
+  ASSERT_TRUE(a->reserve(100));
+  const auto cached = gives(a, reclaim_kind::cached), task = gives(a, reclaim_kind::task);
+  auto room = std::async(std::launch::async, [&] { return b->make_room(70).has_value(); });
+  const auto asked_for_the_task = [&] {
+    const auto asked = events(quota_action::asked);
+    return std::any_of(asked.begin(), asked.end(),
+                       [](const quota_event &e) { return e.kind == reclaim_kind::task; });
+  };
+  while (!asked_for_the_task()) std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_EQ(*a->poll(), 70u);
+  EXPECT_TRUE(room.get());
+  EXPECT_EQ(a->stats()->waits.given[0], 70u);
+  EXPECT_EQ(a->stats()->waits.given[2], 0u);
+}
+
+TEST_F(sharing_test, nothing_is_given_up_for_one_that_waits_no_more) {
+  const sharer a = join(), b = join({}, milliseconds(150));
+  ASSERT_TRUE(a->reserve(100));
+  const auto cached = gives(a, reclaim_kind::cached);
+  EXPECT_FALSE(b->make_room(70));
+  ASSERT_EQ(events(quota_action::asked).size() > 0, true);
+  EXPECT_EQ(*a->poll(), 0u);
+  EXPECT_EQ(a->stats()->own, 100u);
 }
 
 // Each is asked while it waits itself: one is served, and then the other.
@@ -437,6 +506,8 @@ TEST_F(sharing_test, terms_are_checked_when_one_joins) {
   EXPECT_EQ(too_much.error().value, 31u);
   EXPECT_EQ(too_much.error().limit, 30u);
   EXPECT_FALSE(shared_quota::open(path_, {.terms = {.minimum = 20, .maximum = 10}}));
+  EXPECT_FALSE(shared_quota::open(path_ + ".other", {}));
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".other")) << "no limit, no file";
   EXPECT_TRUE(shared_quota::open(path_, {.terms = {.minimum = 30}}));
 }
 
