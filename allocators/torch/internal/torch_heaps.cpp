@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "stillmap/allocators/torch/internal/device_share.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 
@@ -53,6 +54,9 @@ result<caching_allocator *> torch_heaps::create(int ordinal) {
   options.soft_limit = say.soft_limit;
   options.page_bytes = say.page_bytes;
   options.tag = say.tag;
+  if (!say.share.name.empty()) {
+    STILLMAP_ASSIGN_OR_RETURN(options.quota, share_device(say.share, d));
+  }
   if (say.peers) options.peer_devices = d.capabilities().peers;
   STILLMAP_ASSIGN_OR_RETURN(auto made, caching_allocator::create(d, std::move(options)));
   limit_.store(say.limit, std::memory_order_relaxed);

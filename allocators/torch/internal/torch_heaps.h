@@ -32,7 +32,7 @@ class torch_heaps {
     return i < most_devices ? of_device_[i].load(std::memory_order_acquire) : nullptr;
   }
   // Errors: invalid_argument (no such device; the environment), not_supported (a forked child), the
-  //         driver's; host memory.
+  //         driver's; those of share_device(); host memory.
   result<caching_allocator *> open(int ordinal);
   bool forked() const { return born_.in_child(); }
   // Bytes on each device, by the settings of a heap that is open; what else limits it is not in it.

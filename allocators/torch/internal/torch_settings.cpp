@@ -32,6 +32,20 @@ result<std::size_t> parse_bytes(std::string_view text, const char *name) {
   return static_cast<std::size_t>(bytes);
 }
 
+result<share_settings> parse_share(std::string_view text, const char *variable) {
+  share_settings out;
+  const std::size_t colon = text.rfind(':');
+  out.name = text.substr(0, colon);
+  const auto refused = [&](const char *why) {
+    return tl::unexpected(make_error(errc::invalid_argument, why).value().about(variable));
+  };
+  if (out.name.empty()) return refused("it has no name before the colon");
+  if (colon == std::string_view::npos) return out;
+  STILLMAP_ASSIGN_OR_RETURN(out.limit, parse_bytes(text.substr(colon + 1), variable));
+  if (out.limit == 0) return refused("the limit must not be 0");
+  return out;
+}
+
 result<settings> read_settings(const stated_settings &stated) {
   settings out;
   const auto read_bytes = [](const char *name, std::size_t &to) -> status {
@@ -54,10 +68,15 @@ result<settings> read_settings(const stated_settings &stated) {
   if (const char *const text = ::secure_getenv("STILLMAP_TORCH_TAG"); text != nullptr && *text) {
     out.tag = text;
   }
+  if (const char *const text = ::secure_getenv("STILLMAP_SHARE");
+      text != nullptr && *text && !stated.share) {
+    STILLMAP_ASSIGN_OR_RETURN(out.share, parse_share(text, "STILLMAP_SHARE"));
+  }
   out.limit = std::min(out.limit, stated.limit.value_or(SIZE_MAX));
   out.peers = stated.peers.value_or(out.peers);
   out.tag = stated.tag.value_or(out.tag);
   out.page_bytes = stated.page_bytes.value_or(out.page_bytes);
+  out.share = stated.share.value_or(out.share);
   return out;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,12 +12,21 @@
 
 namespace stillmap::torch_plugin {
 
+// The quota that heaps take part in: device_share.h
+struct share_settings {
+  std::string name{};  // "": none
+  // Bytes. It counts where nobody takes part in the quota yet; others keep to what is there. 0: that of the
+  // existing quota, or the device's memory.
+  std::uint64_t limit = 0;
+};
+
 struct settings {
   std::size_t limit = SIZE_MAX;  // STILLMAP_TORCH_LIMIT: bytes for each device, "40GiB", "500MiB"
   bool peers = true;  // STILLMAP_TORCH_PEERS=0: devices that can access the blocks may not
   std::string tag = "caching_allocator";  // STILLMAP_TORCH_TAG: for suspend and snapshot
   std::size_t page_bytes = 0;  // STILLMAP_TORCH_PAGE_SIZE: caching_allocator_options::page_bytes
   std::size_t soft_limit = SIZE_MAX;  // caching_allocator_options::soft_limit
+  share_settings share{};             // STILLMAP_SHARE=gpu0:60GiB
 };
 
 // What a caller states. It wins over the variable; of two limits the smaller one holds.
@@ -25,6 +35,7 @@ struct stated_settings {
   std::optional<bool> peers;
   std::optional<std::string> tag;
   std::optional<std::size_t> page_bytes;
+  std::optional<share_settings> share{};  // with an empty name: none, whatever the variable says
 };
 
 // Errors: invalid_argument (a variable has another value; the subject is its name).
@@ -32,5 +43,9 @@ result<settings> read_settings(const stated_settings &stated = {});
 
 // "1536", "1.5KiB", "40GiB", "40G": powers of 1024. Errors: invalid_argument, of the variable `name`.
 result<std::size_t> parse_bytes(std::string_view text, const char *name);
+
+// "gpu0", "gpu0:60GiB", "/run/gpu0:60G": what follows the last colon is the limit.
+// Errors: invalid_argument, of the variable `variable`.
+result<share_settings> parse_share(std::string_view text, const char *variable);
 
 }  // namespace stillmap::torch_plugin

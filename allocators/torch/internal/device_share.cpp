@@ -1,0 +1,69 @@
+#include "stillmap/allocators/torch/internal/device_share.h"
+
+#include <map>
+#include <utility>
+
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/mutex.h"
+#include "stillmap/vmm/base/try.h"
+
+namespace stillmap::torch_plugin {
+namespace {
+
+// Never destroyed, like the heaps of torch_heaps.
+struct open_quotas {
+  mutex lock;
+  std::map<std::string, std::weak_ptr<embedded_quota>> by_name STILLMAP_GUARDED_BY(lock);
+};
+
+open_quotas &quotas_of_process() {
+  static open_quotas *const made = new open_quotas;
+  return *made;
+}
+
+// A file that an earlier run has left may have its limit.
+status set_limit_if_unused(const std::string &name, std::uint64_t limit) {
+  if (limit == 0) return {};
+  const auto found = shared_quota::stats_of(name);
+  if (!found || !found->participants.empty() || found->limit == limit) return {};
+  STILLMAP_ASSIGN_OR_RETURN(const quota_change done, shared_quota::set_limit(name, limit));
+  static_cast<void>(done);
+  return {};
+}
+
+result<std::shared_ptr<embedded_quota>> open_quota(const std::string &name, std::uint64_t limit,
+                                                   const device &d) {
+  STILLMAP_RETURN_IF_ERROR(set_limit_if_unused(name, limit));
+  shared_quota_options options;
+  options.device = d;
+  auto made = embedded_quota::open(name, options);
+  if (made || !made.error().is(errc::invalid_argument)) return made;
+  // It does not exist. Where another process makes it at the same moment, with another limit, that one is there first.
+  options.limit = limit != 0 ? limit : d.total_memory().bytes();
+  made = embedded_quota::open(name, options);
+  if (made || !made.error().is(errc::invalid_argument)) return made;
+  options.limit = 0;
+  return embedded_quota::open(name, options);
+}
+
+}  // namespace
+
+std::string quota_name(const share_settings &s, int ordinal) {
+  return ordinal == 0 ? s.name : s.name + "." + std::to_string(ordinal);
+}
+
+result<std::shared_ptr<embedded_quota>> share_device(const share_settings &s, const device &d) {
+  return with_host_memory([&]() -> result<std::shared_ptr<embedded_quota>> {
+    const std::string name = quota_name(s, d.ordinal());
+    open_quotas &all = quotas_of_process();
+    const lock_guard lock(all.lock);
+    std::weak_ptr<embedded_quota> &known = all.by_name[name];
+    if (auto there = known.lock()) return there;
+    STILLMAP_ASSIGN_OR_RETURN(auto made, open_quota(name, s.limit, d));
+    STILLMAP_RETURN_IF_ERROR(made->shared().start_thread());
+    known = made;
+    return made;
+  });
+}
+
+}  // namespace stillmap::torch_plugin
