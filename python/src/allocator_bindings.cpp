@@ -7,6 +7,7 @@
 #include "python/src/errors.h"
 #include "python/src/memory_map.h"
 #include "python/src/paths.h"
+#include "python/src/quota.h"
 #include "python/src/streams.h"
 #include "stillmap/vmm/base/try.h"
 
@@ -95,8 +96,15 @@ void construct_heap(python_allocator *self, int device, const std::string &tag,
                     std::optional<std::size_t> limit, std::optional<std::size_t> soft_limit,
                     std::size_t page_size, std::size_t create_ahead,
                     const std::vector<int> &peer_devices, nb::handle record_to,
-                    nb::object on_out_of_memory, std::uint64_t hint) {
+                    nb::object on_out_of_memory, std::uint64_t hint, const python_quota *quota,
+                    const std::optional<std::string> &share,
+                    std::optional<std::uint64_t> share_limit) {
   caching_allocator_options options;
+  if (quota != nullptr) options.quota = quota->use("CachingAllocator");
+  auto shares = share_of("CachingAllocator", share, share_limit);
+  if (quota != nullptr && shares) {
+    raise_invalid("CachingAllocator", "a quota and the name of one are given: give one of them");
+  }
   options.hint = device_address(hint);
   options.limit = limit_of(limit);
   options.soft_limit = limit_of(soft_limit);
@@ -105,7 +113,8 @@ void construct_heap(python_allocator *self, int device, const std::string &tag,
   options.peer_devices = peer_devices;
   options.record_to = path_of(record_to);
   if (options.record_to.empty()) options.record_to = record_default();
-  new (self) python_allocator(device, tag, std::move(options), std::move(on_out_of_memory));
+  new (self) python_allocator(device, tag, std::move(options), std::move(shares),
+                              std::move(on_out_of_memory));
 }
 
 // The callback may refer to the allocator: the collector has to see the circle.
@@ -351,18 +360,30 @@ void bind_allocator(nb::module_ &m) {
       nb::is_weak_referenceable(),
       "A caching allocator for device memory that remaps free pages where memory is fragmented.\n"
       "Threads: safe. Streams: a block freed on its own stream is reusable there at once.");
-  c.def("__init__", &construct_heap, nb::arg("device") = 0, nb::kw_only(),
-        nb::arg("tag") = "caching_allocator", nb::arg("limit").none() = nb::none(),
-        nb::arg("soft_limit").none() = nb::none(), nb::arg("page_size") = 0,
-        nb::arg("create_ahead") = 0, nb::arg("peer_devices") = std::vector<int>{},
-        nb::arg("record_to") = "", nb::arg("on_out_of_memory").none() = nb::none(),
-        nb::arg("hint") = 0,
-        "Sizes in bytes. Without a limit, the device's memory is one. `page_size`: the unit in "
-        "which\n"
-        "memory is created and moved, a power of two; 0: the device's granularity. "
-        "`on_out_of_memory(nbytes)` is\n"
-        "called when a request would fail; it returns True after it has freed memory. `hint`: the\n"
-        "preferred address, for memory that another process restores (docs/python.md).");
+  c.def(
+      "__init__", &construct_heap, nb::arg("device") = 0, nb::kw_only(),
+      nb::arg("tag") = "caching_allocator", nb::arg("limit").none() = nb::none(),
+      nb::arg("soft_limit").none() = nb::none(), nb::arg("page_size") = 0,
+      nb::arg("create_ahead") = 0, nb::arg("peer_devices") = std::vector<int>{},
+      nb::arg("record_to") = "", nb::arg("on_out_of_memory").none() = nb::none(),
+      nb::arg("hint") = 0, nb::arg("quota").none() = nb::none(),
+      nb::arg("share").none() = nb::none(), nb::arg("share_limit").none() = nb::none(),
+      "Sizes in bytes. Without a limit, the device's memory is one. `page_size`: the unit in "
+      "which\n"
+      "memory is created and moved, a power of two; 0: the device's granularity. "
+      "`on_out_of_memory(nbytes)` is\n"
+      "called when a request would fail; it returns True after it has freed memory. `hint`: the\n"
+      "preferred address, for memory that another process restores (docs/python.md). `quota`: a "
+      "SharedQuota that\n"
+      "memory is reserved in; others are asked for memory before on_out_of_memory is called, and "
+      "get cached\n"
+      "memory of this allocator, if the quota has a thread. `share`: the name of such a quota, "
+      "which the\n"
+      "allocators of this process share, with a thread; of device n the name is followed by '.n', "
+      "but for 0.\n"
+      "`share_limit`: its limit where nobody takes part in it yet, in bytes; None: that of the "
+      "quota, or the\n"
+      "device's memory where it is new.");
   m.def(
       "_record_new_allocators_to", [](const std::string &path) { record_default() = path; },
       nb::arg("path"));

@@ -12,6 +12,7 @@
 #include "python/src/errors.h"
 #include "python/src/exports.h"
 #include "python/src/memory_map.h"
+#include "python/src/quota.h"
 #include "python/src/replay.h"
 #include "python/src/streams.h"
 #include "python/src/timeline.h"
@@ -68,6 +69,7 @@ NB_MODULE(_native_of_main, m) {
   bind_streams(m);
   bind_devices(m);
   bind_memory_map(m);
+  bind_quota(m);
   bind_allocator(m);
   bind_exports(m);
   bind_buffer(m);

@@ -139,12 +139,14 @@ def _for_all_threads(mem_pool: Any, device: int) -> Iterator[None]:
         torch._C._cuda_releasePool(device, mem_pool.id)
 
 
-def pool(tag: str, *, device: Any = None, limit: int | None = None, peers: bool | None = None) -> Pool:
+def pool(tag: str, *, device: Any = None, limit: int | None = None, peers: bool | None = None,
+         share: str | None = None, share_limit: int | None = None) -> Pool:
     """A pool of a tag on a device (None: the current one). Nothing is allocated yet.
 
-    limit: bytes of the tag on each device. peers: whether the devices that can access the memory may (None: yes). The
-    options count for the first pool of a tag. STILLMAP_TORCH_LIMIT and STILLMAP_TORCH_PEERS apply as in use(). A tag
-    on which nothing was allocated cannot be suspended.
+    limit: bytes of the tag on each device. peers: whether the devices that can access the memory may (None: yes). share,
+    share_limit: a quota that other processes take part in, too, as in use(); the pools of this process are one
+    participant. The options count for the first pool of a tag. STILLMAP_TORCH_LIMIT, STILLMAP_TORCH_PEERS and
+    STILLMAP_SHARE apply as in use(). A tag on which nothing was allocated cannot be suspended.
 
     Before 2.14 PyTorch does not serve such pools where `expandable_segments` is on (pytorch issue 147851).
 
@@ -156,12 +158,13 @@ def pool(tag: str, *, device: Any = None, limit: int | None = None, peers: bool 
             "stillmap.torch.pool: stillmap.torch.use() was called, and PyTorch has no MemPool on a pluggable "
             "allocator; its memory has a tag of its own")
     index = device_index(device)
-    options = {"limit": limit, "peers": peers}
+    options = {"limit": limit, "peers": peers, "share": share, "share_limit": share_limit}
     with _lock:
         known = _allocators.get(tag)
         if known is None:
             _served.install()
-            known = _allocators[tag] = (allocator_of(*_native._torch_pool(tag, limit, peers)), options)
+            known = _allocators[tag] = (
+                allocator_of(*_native._torch_pool(tag, limit, peers, share, share_limit)), options)
             route_copies(peers)
         elif known[1] != options:
             raise stillmap.BusyError(f"stillmap.torch.pool: tag {tag!r} has a pool with other options: {known[1]}")

@@ -19,13 +19,16 @@ _used: dict[str, Any] | None = None
 
 
 def use(*, tag: str | None = None, limit: int | None = None, peers: bool | None = None,
-        page_size: int | None = None) -> None:
+        page_size: int | None = None, share: str | None = None, share_limit: int | None = None) -> None:
     """Makes Stillmap the allocator of all of PyTorch's device memory. Call it before the first tensor on a GPU.
 
     tag: of the memory, for suspend(), resume() and snapshot(); "torch". limit: bytes on each device. peers: whether the
     devices that can access the memory may (default: yes). page_size: bytes in which memory is created and moved, a
-    power of two (2 MiB); larger pages make growth cost less, and hold more memory. An option that is not given comes
-    from STILLMAP_TORCH_TAG, _LIMIT, _PEERS or _PAGE_SIZE. Of the two limits, and of what
+    power of two (2 MiB); larger pages make growth cost less, and hold more memory. share: the name of a quota that
+    other processes take part in, too (docs/sharing.md): each gives free memory to those that need more; of device n the
+    name is followed by ".n", but for 0; "": none. share_limit: bytes of all of them on a device, where nobody takes
+    part in it yet (default: the device's memory). An option that is not given comes from STILLMAP_TORCH_TAG, _LIMIT,
+    _PEERS or _PAGE_SIZE, or STILLMAP_SHARE ("name" or "name:limit"). Of the two limits, and of what
     `set_per_process_memory_fraction` allows, the smallest holds. A second call with the same options does nothing.
 
     With it, `Tensor.record_stream`, `torch.cuda.empty_cache`, `set_per_process_memory_fraction`, CUDA graphs,
@@ -37,7 +40,8 @@ def use(*, tag: str | None = None, limit: int | None = None, peers: bool | None 
     (an empty tag; a variable has another value).
     """
     global _used
-    options = {"tag": tag, "limit": limit, "peers": peers, "page_size": page_size}
+    options = {"tag": tag, "limit": limit, "peers": peers, "page_size": page_size, "share": share,
+               "share_limit": share_limit}
     if tag is None:
         tag = os.environ.get("STILLMAP_TORCH_TAG") or "torch"
     if not tag:
@@ -54,7 +58,7 @@ def use(*, tag: str | None = None, limit: int | None = None, peers: bool | None 
                 f"stillmap.torch.use: PyTorch {torch.__version__} cannot tell an allocator of record_stream; "
                 "2.1 and later can")
         # Before PyTorch's own: if that fails, the settings do no harm.
-        _native._torch_configure(tag, limit, peers, page_size)
+        _native._torch_configure(tag, limit, peers, page_size, share, share_limit)
         try:
             torch._C._cuda_changeCurrentAllocator(allocator)
         except RuntimeError as e:
