@@ -8,6 +8,8 @@ from typing import Any, Literal, final
 _Stream = Any
 _Path = str | bytes | PathLike[str] | PathLike[bytes]
 _Store = Literal["pinned_host", "file", "discard"]
+_Kind = Literal["cached", "evictable", "task"]
+_Change = Literal["applied", "deferred"]
 _Progress = Callable[[int, int], object] | None
 
 class Error(RuntimeError):
@@ -51,6 +53,9 @@ class CachingAllocator:
         record_to: _Path = "",
         on_out_of_memory: Callable[[int], object] | None = None,
         hint: int = 0,
+        quota: SharedQuota | None = None,
+        share: str | None = None,
+        share_limit: int | None = None,
     ) -> None: ...
     def allocate(self, nbytes: int, stream: _Stream = None, *, alignment: int = 512, zero: bool = False) -> int: ...
     def free(self, ptr: int, stream: _Stream = ...) -> None: ...
@@ -86,6 +91,82 @@ class CachingAllocator:
     def c_free(self) -> int: ...
     @property
     def c_functions(self) -> tuple[int, int, int]: ...
+
+RECLAIM_LATER: int  # returned by a reclaimer: it can release more at the next poll()
+
+@final
+class SharedQuota:
+    """A limit on device memory that several processes share. One that needs more than is left asks the others."""
+
+    def __init__(
+        self,
+        name: str,
+        limit: int = 0,
+        *,
+        minimum: int = 0,
+        maximum: int | None = None,
+        priority: int = 0,
+        timeout: float = 10.0,
+        device: int | None = None,
+    ) -> None: ...
+    def reserve(self, nbytes: int) -> None: ...
+    def release(self, nbytes: int) -> None: ...
+    def room(self, nbytes: int) -> QuotaRoom:
+        """`with quota.room(nbytes):` waits until others have given so many bytes to this thread."""
+    def add_reclaimer(self, kind: _Kind, function: Callable[[int], int]) -> QuotaReclaimer:
+        """`function(nbytes)` returns the bytes that it has released, or RECLAIM_LATER. It ends with the result."""
+    def start_thread(self) -> None:
+        """Answers those that ask for cached and evictable memory."""
+    def poll(self) -> int:
+        """Gives back what others ask for, of all kinds. Returns the bytes released."""
+    def set_limit(self, nbytes: int, if_revision: int | None = None) -> _Change: ...
+    def stats(self) -> dict[str, Any]: ...
+    @staticmethod
+    def stats_of(name: str) -> dict[str, Any]: ...
+    @staticmethod
+    def events_of(name: str) -> list[dict[str, Any]]: ...
+    @staticmethod
+    def set_limit_of(name: str, nbytes: int, if_revision: int | None = None) -> _Change: ...
+    @staticmethod
+    def set_terms(
+        name: str,
+        process: int,
+        *,
+        minimum: int = 0,
+        maximum: int | None = None,
+        priority: int = 0,
+        if_revision: int | None = None,
+    ) -> _Change: ...
+    @staticmethod
+    def remove(name: str) -> None: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> SharedQuota: ...
+    def __exit__(self, *exception: object) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def name(self) -> str: ...
+
+@final
+class QuotaRoom:
+    """Bytes that are reserved for the thread inside of `with`."""
+
+    @property
+    def nbytes(self) -> int: ...
+    def __enter__(self) -> QuotaRoom: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+@final
+class QuotaReclaimer:
+    """A function that gives memory back, until this object is closed or ends."""
+
+    def close(self) -> None: ...
+    def __enter__(self) -> QuotaReclaimer: ...
+    def __exit__(self, *exception: object) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def kind(self) -> _Kind: ...
 
 @final
 class MemoryMap:

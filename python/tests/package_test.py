@@ -76,6 +76,8 @@ class Import(TestCase):
         for node in tree.body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 named[node.name] = node
+            elif isinstance(node, ast.AnnAssign):
+                named[node.target.id] = node
         native = {n for n in dir(stillmap._native) if not n.startswith("_")}
         self.assertEqual({n for n in named if not n.startswith("_")}, native)
         for name, node in named.items():

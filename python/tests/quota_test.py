@@ -568,6 +568,68 @@ def share_device(share):
     process.join()
 
 
+class Heaps(TestCase):
+    """PyTorch's heaps, by the functions that it calls."""
+
+    def run_heaps(self, code, **environment):
+        return self.run_python(textwrap.dedent("""
+            import ctypes, os, sys
+            import stillmap
+            from stillmap import _native
+            share = sys.argv[1]
+            malloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
+            plugin = ctypes.CDLL(stillmap.plugin_path())
+            def allocate(nbytes): return malloc(("stillmap_try_malloc", plugin))(nbytes, 0, None)
+            def pool(tag, share=None, share_limit=None):
+                return malloc(_native._torch_pool(tag, None, None, share, share_limit)[0])
+            def participants(): return stillmap.SharedQuota.stats_of(share)["participants"]
+        """) + textwrap.dedent(code), self.path("quota"), **environment)
+
+    def test_the_variable(self):
+        self.run_heaps("""
+            assert allocate(5 << 20) and pool("kv")(7 << 20, 0, None) and pool("weights")(9 << 20, 0, None)
+            only, = participants()   # of all three heaps
+            assert only["reserved"] >= 21 << 20 and only["listens"] and only["offers"] == ["cached"], only
+            assert stillmap.SharedQuota.stats_of(share)["limit"] == 96 << 20
+            assert not pool("kv")(90 << 20, 0, None)
+            assert "limit" in _native._torch_take_refusal()
+        """, STILLMAP_SHARE=self.path("quota") + ":96MiB")
+
+    def test_options(self):
+        self.run_heaps("""
+            _native._torch_configure("torch", None, None, None, share, 64 << 20)
+            assert allocate(5 << 20)
+            assert pool("none", "")(5 << 20, 0, None)
+            assert len(participants()) == 1 and stillmap.SharedQuota.stats_of(share)["limit"] == 64 << 20
+            assert participants()[0]["reserved"] < 10 << 20
+        """, STILLMAP_SHARE=self.path("another"))
+        self.assertFalse(os.path.exists(self.path("another")))
+
+    def test_wrong_values(self):
+        for value in (":1G", "x:", "x:0", "x:1X", "x:-1"):
+            self.run_heaps("""
+                try: _native._torch_pool("kv", None, None, None, None)
+                except stillmap.InvalidArgumentError as error: assert error.subject == "STILLMAP_SHARE", error
+                else: sys.exit(1)
+                assert not allocate(1) and "STILLMAP_SHARE" in stillmap.last_error(), stillmap.last_error()
+            """, STILLMAP_SHARE=value)
+
+    def test_the_end_of_the_process_while_others_ask(self):
+        for ends in ("sys.exit()", "ctypes.CDLL(None).exit(0)"):
+            self.run_heaps("""
+                import threading, time
+                kv = pool("kv")
+                assert kv(5 << 20, 0, None)
+                asker = stillmap.SharedQuota(share, timeout=0.2)
+                def ask():
+                    while True:
+                        try: asker.room(64 << 20).__enter__()
+                        except stillmap.Error: pass
+                threading.Thread(target=ask, daemon=True).start()
+                time.sleep(0.1)
+            """ + " " * 4 + ends, STILLMAP_SHARE=self.path("quota") + ":64MiB")
+
+
 class End(TestCase):
     """The interpreter ends while a quota's thread runs, and is asked all the time."""
 
