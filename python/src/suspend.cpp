@@ -11,6 +11,7 @@
 #include "python/src/gil.h"
 #include "python/src/paths.h"
 #include "python/src/text.h"
+#include "stillmap/allocators/torch/internal/device_share.h"
 #include "stillmap/checkpoint/base/host_room.h"
 #include "stillmap/checkpoint/common/host_memory.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
@@ -98,6 +99,27 @@ nb::dict suspend_tag(const std::string &tag, int device, const std::string &stor
   })));
 }
 
+// Where too little memory is free, the processes that share the device are asked for it.
+result<suspended_tag> resume_tag(suspender &of, const std::string &tag, int device) {
+  auto back = of.resume(tag);
+  const auto is_short = [&] {
+    return !back && back.error().is(errc::out_of_memory) &&
+           back.error().code != std::errc::not_enough_memory;
+  };
+  const auto quota = is_short() ? torch_plugin::known_share(device) : nullptr;
+  if (quota == nullptr) return back;
+  for (const suspended_tag &s : of.suspended()) {
+    if (s.tag != tag) continue;
+    if (const status asked = quota->make_room(s.released.bytes()); !asked) {
+      return tl::unexpected(back.error().with({.cause = asked.error().message()}));
+    }
+    back = of.resume(tag);
+    quota->end_room();
+    break;
+  }
+  return back;
+}
+
 constexpr const char *no_room_for_backup =
     "the backup does not fit into the host memory that is free: back up to a disk, do without a "
     "backup, or pause fewer tags";
@@ -151,11 +173,15 @@ void bind_suspend(nb::module_ &m) {
       [](const std::string &tag, int device) {
         return dict_of(value_of(without_gil([&]() -> result<suspended_tag> {
           STILLMAP_ASSIGN_OR_RETURN(suspender * of, suspender_of(device));
-          return of->resume(tag);
+          return resume_tag(*of, tag, device);
         })));
       },
       nb::arg("tag"), nb::kw_only(), nb::arg("device") = 0,
-      "Brings the memory of a suspended tag back at the same addresses, with its contents.\n"
+      "Brings the memory of a suspended tag back at the same addresses, with its contents. Where "
+      "too "
+      "little\n"
+      "is free, and allocators share the device by the name of a quota, other processes are asked "
+      "for it.\n"
       "Raises OutOfMemoryError: the tag is suspended as before, so try again when there is "
       "memory.");
   m.def(

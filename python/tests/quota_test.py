@@ -11,7 +11,7 @@ import unittest
 import weakref
 
 import stillmap
-from support import MiB, TestCase, driver
+from support import MiB, TestCase, driver, needs_vmm
 
 spawn = multiprocessing.get_context("spawn")
 
@@ -484,6 +484,31 @@ class Allocators(QuotaTestCase):
     def test_the_devices_memory_is_the_limit(self):
         stillmap.CachingAllocator(share=self.name).close()
         self.assertEqual(stillmap.SharedQuota.stats_of(self.name)["limit"], stillmap.device_info()["total_bytes"])
+
+    @needs_vmm
+    def test_what_is_suspended_comes_back(self):
+        heap = stillmap.CachingAllocator(share=self.name, share_limit=100 * MiB, tag="shared")
+        block = heap.allocate(60 * MiB)
+        driver().write(block, b"contents")
+        stillmap.suspend("shared")
+        other = self.quota()
+        other.reserve(80 * MiB)
+
+        def give(nbytes):
+            other.release(nbytes)
+            return nbytes
+
+        with other.add_reclaimer("cached", give):
+            other.start_thread()
+            stillmap.resume("shared")
+        self.assertEqual(driver().read(block, 8), b"contents")
+        s = other.stats()
+        self.assertEqual((s["own"], s["reserved"]), (40 * MiB, 100 * MiB))
+        stillmap.suspend("shared")
+        other.reserve(60 * MiB)
+        other.close()  # nobody gives: but nobody has it, either
+        stillmap.resume("shared")
+        heap.close()
 
     @unittest.skipUnless(stillmap.device_count() > 1, "one device")
     def test_a_name_for_each_device(self):

@@ -13,7 +13,11 @@ namespace {
 // Never destroyed, like the heaps of torch_heaps.
 struct open_quotas {
   mutex lock;
-  std::map<std::string, std::weak_ptr<embedded_quota>> by_name STILLMAP_GUARDED_BY(lock);
+  struct entry {
+    int ordinal = 0;
+    std::weak_ptr<embedded_quota> quota;
+  };
+  std::map<std::string, entry> by_name STILLMAP_GUARDED_BY(lock);
 };
 
 open_quotas &quotas_of_process() {
@@ -57,13 +61,23 @@ result<std::shared_ptr<embedded_quota>> share_device(const share_settings &s, co
     const std::string name = quota_name(s, d.ordinal());
     open_quotas &all = quotas_of_process();
     const lock_guard lock(all.lock);
-    std::weak_ptr<embedded_quota> &known = all.by_name[name];
-    if (auto there = known.lock()) return there;
+    open_quotas::entry &known = all.by_name[name];
+    if (auto there = known.quota.lock()) return there;
     STILLMAP_ASSIGN_OR_RETURN(auto made, open_quota(name, s.limit, d));
     STILLMAP_RETURN_IF_ERROR(made->shared().start_thread());
-    known = made;
+    known = {d.ordinal(), made};
     return made;
   });
+}
+
+std::shared_ptr<embedded_quota> known_share(int ordinal) {
+  open_quotas &all = quotas_of_process();
+  const lock_guard lock(all.lock);
+  for (const auto &[name, known] : all.by_name) {
+    if (known.ordinal != ordinal) continue;
+    if (auto there = known.quota.lock()) return there;
+  }
+  return nullptr;
 }
 
 }  // namespace stillmap::torch_plugin

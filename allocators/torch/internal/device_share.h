@@ -19,4 +19,7 @@ std::string quota_name(const share_settings &s, int ordinal);
 // Requires: this is not a forked child. Threads: safe.
 result<std::shared_ptr<embedded_quota>> share_device(const share_settings &s, const device &d);
 
+// One that heaps of this process have for the device; nullptr: none. For what is brought back to them.
+std::shared_ptr<embedded_quota> known_share(int ordinal);
+
 }  // namespace stillmap::torch_plugin
