@@ -473,6 +473,39 @@ except stillmap.NotSupportedError as e:
             assert "STILLMAP_TORCH_LIMIT" in str(e), e
         """, STILLMAP_TORCH_LIMIT="much")
 
+    def test_a_quota_of_several_processes(self):
+        # The other process is another participant here: what it gets, PyTorch's memory has given.
+        program = """
+        share = sys.argv[1] + "/quota"
+        if USES:
+            st.use(**OPTIONS)
+            kept, cached = filled(64 * MiB, 3), filled(128 * MiB)
+            del cached
+        else:
+            pool = st.pool("kv", **OPTIONS)
+            with pool.use():
+                kept = filled(64 * MiB, 3)
+        other = stillmap.SharedQuota(share, timeout=5)
+        torchs = other.stats()["participants"][0]
+        assert other.stats()["limit"] == 256 * MiB and torchs["listens"] and torchs["offers"] == ["cached"], torchs
+        with other.room(160 * MiB):
+            assert other.stats()["own"] == 160 * MiB
+            assert right(kept, 3)
+        try:
+            other.room(224 * MiB).__enter__()
+            raise AssertionError("the tensor is kept")
+        except stillmap.BusyError as e:
+            assert f"process {os.getpid()} holds" in str(e), e
+        """
+        for uses in (True, False):
+            for given in (True, False):
+                with self.subTest(uses=uses, given=given):
+                    name = self.folder + "/quota"
+                    options = {"share": name, "share_limit": 256 << 20} if given else {}
+                    variables = {} if given else {"STILLMAP_SHARE": name + ":256MiB"}
+                    self.program(f"USES, OPTIONS = {uses!r}, {options!r}\n" + textwrap.dedent(program),
+                                 self.folder, **variables)
+
     def test_pytorchs_statistics(self):
         self.program("""
 st.use()

@@ -20,9 +20,10 @@ using torch_plugin::quota_name;
 using torch_plugin::share_device;
 using torch_plugin::share_settings;
 
-// A quota of this process alone.
+// A quota of this process alone. What a process leaves that ends without a destructor is not in /dev/shm.
 std::string own_name(const char *what) {
-  return "stillmap-share-" + std::string(what) + "-" + std::to_string(::getpid());
+  return ::testing::TempDir() + "stillmap-share-" + std::string(what) + "-" +
+         std::to_string(::getpid());
 }
 
 TEST(device_share, reads_a_name_and_a_limit) {
