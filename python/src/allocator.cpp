@@ -66,6 +66,7 @@ python_allocator::python_allocator(int ordinal, const std::string &tag,
     if (share && !share->name.empty()) {
       STILLMAP_ASSIGN_OR_RETURN(options.quota, torch_plugin::share_device(*share, d));
     }
+    has_quota_ = options.quota != nullptr;
     STILLMAP_ASSIGN_OR_RETURN(auto made, caching_allocator::create(d, std::move(options)));
     return std::shared_ptr<caching_allocator>(std::move(made));
   }));
@@ -111,6 +112,7 @@ c_allocator *python_allocator::for_c() {
     const auto heap = use("CachingAllocator.c_param");
     for_c_ = new c_allocator;
     for_c_->device = ordinal_;
+    for_c_->may_wait = has_quota_;
     for_c_->heap.store(heap);
   }
   return for_c_;

@@ -20,6 +20,7 @@ struct c_allocator {
   static constexpr std::size_t no_set = SIZE_MAX;
   std::atomic<std::shared_ptr<caching_allocator>> heap;
   int device = 0;
+  bool may_wait = false;  // for other processes
   std::size_t set = no_set;  // of the functions without a parameter
 };
 
@@ -55,6 +56,7 @@ class python_allocator {
   std::shared_ptr<caching_allocator> heap_;
   std::shared_ptr<out_of_memory_callback> callback_;
   c_allocator *for_c_ = nullptr;
+  bool has_quota_ = false;
   int ordinal_;
   std::string tag_;
 };

@@ -2,10 +2,12 @@
 // nothing that says which allocator is meant, as ONNX Runtime does.
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "python/src/allocator.h"
 #include "python/src/errors.h"
+#include "python/src/gil.h"
 #include "stillmap/allocators/torch/internal/last_error.h"
 #include "stillmap/vmm/base/host_memory.h"
 
@@ -39,6 +41,9 @@ void *c_malloc(void *param, std::size_t bytes, int device) noexcept {
                                       : wrong(op, "the allocator is closed"));
     return nullptr;
   }
+  // A reclaimer of this process may need the GIL before others give what the request waits for.
+  std::optional<released_gil> released;
+  if (to->may_wait && has_gil()) released.emplace();
   const auto block =
       with_host_memory(op, [&] { return heap->allocate(bytes, stream_ref::legacy()); });
   if (block) return *block;

@@ -1,5 +1,6 @@
 #include "python/src/gil.h"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include "python/src/errors.h"
@@ -31,6 +32,12 @@ held_gil::held_gil() {
   stop_here guard;
   state_ = PyGILState_Ensure();
   guard.disarm();
+}
+
+bool has_gil() noexcept {
+  // Not of the stable ABI, but of every Python. Where the interpreter has ended it says yes.
+  static auto *const check = reinterpret_cast<int (*)()>(::dlsym(RTLD_DEFAULT, "PyGILState_Check"));
+  return check != nullptr && PyGILState_GetThisThreadState() != nullptr && check() != 0;
 }
 
 bool interpreter_alive() noexcept {

@@ -29,6 +29,9 @@ class released_gil {
   PyThreadState *state_;
 };
 
+// Whether this thread has the GIL: C code that Python called may have kept it.
+bool has_gil() noexcept;
+
 // Takes the GIL for its lifetime, on any thread, whether or not it has it. Stops at the end of the
 // interpreter as above.
 class held_gil {

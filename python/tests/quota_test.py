@@ -1,5 +1,6 @@
 """SharedQuota, and allocators that take part in one: memory that processes give each other."""
 
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -460,6 +461,36 @@ class Allocators(QuotaTestCase):
         self.assertLessEqual(first.stats()["total"]["committed"], 24 * MiB)
         first.close()
         second.close()
+
+    def test_c_code_that_holds_the_gil(self):
+        # The request waits, while the quota's thread calls Python.
+        self.quota(100 * MiB).reserve(60 * MiB)
+        mine, asker = self.quota(timeout=0.5), self.quota(timeout=5)
+        heap = stillmap.CachingAllocator(quota=mine)
+        heap.allocate(30 * MiB)
+        called = threading.Event()
+
+        def slow(nbytes):
+            called.set()
+            time.sleep(0.001)
+            return 0
+
+        def ask():
+            try:
+                asker.room(90 * MiB).__enter__()
+            except stillmap.BusyError:
+                pass
+
+        with mine.add_reclaimer("evictable", slow):
+            mine.start_thread()
+            other = threading.Thread(target=ask)
+            other.start()
+            called.wait(10)
+            malloc = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(heap.c_malloc)
+            for _ in range(3):
+                self.assertIsNone(malloc(heap.c_param, 20 * MiB, 0))
+            other.join(20)
+        heap.close()
 
     def test_a_name_is_opened_once(self):
         heaps = [stillmap.CachingAllocator(share=self.name, share_limit=64 * MiB) for _ in range(2)]
