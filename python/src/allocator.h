@@ -20,7 +20,7 @@ struct c_allocator {
   static constexpr std::size_t no_set = SIZE_MAX;
   std::atomic<std::shared_ptr<caching_allocator>> heap;
   int device = 0;
-  bool may_wait = false;  // for other processes
+  bool may_wait = false;     // for other processes
   std::size_t set = no_set;  // of the functions without a parameter
 };
 
