@@ -8,7 +8,18 @@
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
-thread_local int quota_seat::outside_room::depth_ = 0;
+namespace {
+
+thread_local int giving_back = 0;  // scopes of outside_room
+
+}  // namespace
+
+quota_seat::outside_room::outside_room() {
+  ++giving_back;
+}
+quota_seat::outside_room::~outside_room() {
+  --giving_back;
+}
 
 quota_seat::~quota_seat() {
   if (!joined_ || !ledger_.file().is_open()) return;
@@ -148,7 +159,7 @@ status quota_seat::release(std::uint64_t bytes) {
   quota_holding found;
   STILLMAP_RETURN_IF_ERROR(ledger_.file().read_holding(slot_, found));
   if (found != own_) return quota_ledger::truncated();
-  const std::uint64_t to_rooms = outside_room::now() ? 0 : give_to_rooms(bytes);
+  const std::uint64_t to_rooms = giving_back != 0 ? 0 : give_to_rooms(bytes);
   return to_rooms == bytes ? status() : write(own_.reserved - (bytes - to_rooms));
 }
 

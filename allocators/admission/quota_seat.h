@@ -34,13 +34,9 @@ class quota_seat {
   // While a thread gives memory back for others, what it releases is not for its own room.
   class outside_room {
    public:
-    outside_room() { ++depth_; }
-    ~outside_room() { --depth_; }
+    outside_room();
+    ~outside_room();
     outside_room(const outside_room &) = delete;
-    static bool now() { return depth_ != 0; }
-
-   private:
-    static thread_local int depth_;
   };
   // Ends the latest room of the thread: what is left of it goes back.
   void end_room() noexcept;

@@ -106,7 +106,7 @@ nb::dict dict_of(const quota_event &e) {
   const bool has_kind = e.action == quota_action::asked || e.action == quota_action::answered;
   nb::dict d;
   d["number"] = e.number;
-  d["time"] = std::chrono::duration<double>(e.time.time_since_epoch()).count();
+  d["time"] = static_cast<double>(e.time_ns) / 1e9;
   d["action"] = name_of(e.action);
   d["process"] = process_or_none(e.process);
   d["other"] = process_or_none(e.other);

@@ -176,9 +176,9 @@ class Interface(QuotaTestCase):
             self.assertEqual((room.nbytes, quota.stats()["own"]), (60, 60))
             quota.reserve(50)
             self.assertEqual(quota.stats()["own"], 60)
-            with quota.room(20):  # a room within a room ends with the outer one
+            with quota.room(20):  # a room within a room comes first
                 quota.reserve(5)
-            self.assertEqual(quota.stats()["own"], 80)
+            self.assertEqual(quota.stats()["own"], 65)
             self.assertRaisesSaying(stillmap.InvalidArgumentError, "open", room.__enter__)
         self.assertEqual(quota.stats()["own"], 55)
         self.assertRaises(ZeroDivisionError, self.fail_in, quota.room(10))

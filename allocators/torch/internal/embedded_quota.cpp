@@ -89,40 +89,8 @@ embedded_quota::~embedded_quota() {
 status embedded_quota::make_room(std::uint64_t bytes) {
   return with_host_memory("shared_quota::make_room", [&]() -> status {
     STILLMAP_RETURN_IF_ERROR(refuse_in_reclaimer());
-    if (born_.in_child()) return shared_->make_room(bytes);  // which says so
-    const auto self = std::this_thread::get_id();
-    {
-      // All host memory first: room for one entry of each thread that is in here.
-      const lock_guard lock(rooms_mutex_);
-      if (std::none_of(rooms_.begin(), rooms_.end(),
-                       [&](const open_rooms &r) { return r.thread == self; })) {
-        rooms_.push_back({self});
-      }
-    }
-    const status made = shared_->make_room(bytes);
-    const lock_guard lock(rooms_mutex_);
-    const auto mine = std::find_if(rooms_.begin(), rooms_.end(),
-                                   [&](const open_rooms &r) { return r.thread == self; });
-    if (made) {
-      ++mine->count;
-    } else if (mine->count == 0) {
-      rooms_.erase(mine);
-    }
-    return made;
+    return shared_->make_room(bytes);
   });
-}
-
-void embedded_quota::end_room() noexcept {
-  if (born_.in_child()) return;
-  {
-    const lock_guard lock(rooms_mutex_);
-    const auto mine = std::find_if(rooms_.begin(), rooms_.end(), [](const open_rooms &r) {
-      return r.thread == std::this_thread::get_id();
-    });
-    if (mine == rooms_.end() || --mine->count != 0) return;
-    rooms_.erase(mine);
-  }
-  shared_->end_room();
 }
 
 std::unique_ptr<reclaimer_registration> embedded_quota::add_reclaimer(

@@ -6,7 +6,6 @@
 // - A reclaimer may drop the last reference. The quota then ends on a thread of its own, because the thread that
 //   answers cannot wait for itself.
 // - A reclaimer gets no room, and does not poll: it would wait for itself.
-// - A room within a room of the same thread lasts as long as the outermost.
 #pragma once
 
 #include <chrono>
@@ -14,13 +13,9 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
-#include <vector>
 
-#include "stillmap/allocators/internal/fork_watch.h"
 #include "stillmap/allocators/shared_quota.h"
-#include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/memory_quota.h"
 
 namespace stillmap::torch_plugin {
@@ -37,7 +32,7 @@ class embedded_quota final : public memory_quota {
   status release(std::uint64_t bytes) override { return shared_->release(bytes); }
   // Errors: as shared_quota::make_room; busy (called by a reclaimer).
   status make_room(std::uint64_t bytes) override;
-  void end_room() noexcept override;
+  void end_room() noexcept override { shared_->end_room(); }
   std::unique_ptr<reclaimer_registration> add_reclaimer(
       reclaim_kind kind, std::function<std::uint64_t(std::uint64_t bytes)> reclaim) override;
   // Errors: as shared_quota::poll; busy (called by a reclaimer).
@@ -54,17 +49,9 @@ class embedded_quota final : public memory_quota {
   static bool is_stuck() noexcept;
 
  private:
-  struct open_rooms {
-    std::thread::id thread;
-    int count = 0;
-  };
   explicit embedded_quota(std::shared_ptr<shared_quota> shared) : shared_(std::move(shared)) {}
 
   std::shared_ptr<shared_quota> shared_;
-  const fork_watch born_;
-  mutex
-      rooms_mutex_;  // of no other call than those for rooms, which fail in a forked child before they lock it
-  std::vector<open_rooms> rooms_ STILLMAP_GUARDED_BY(rooms_mutex_);
 };
 
 }  // namespace stillmap::torch_plugin
