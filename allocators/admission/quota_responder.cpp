@@ -14,6 +14,17 @@ namespace {
 // Without a ring, how soon the thread looks again: rings of users that may not write its FIFO do not arrive.
 constexpr std::chrono::milliseconds look_again{1000};
 
+// Ends an answer.
+class answering_scope {
+ public:
+  explicit answering_scope(std::atomic<bool> &answering) : answering_(answering) {}
+  ~answering_scope() { answering_ = false; }
+  answering_scope(const answering_scope &) = delete;
+
+ private:
+  std::atomic<bool> &answering_;
+};
+
 }  // namespace
 
 quota_responder::~quota_responder() {
@@ -90,8 +101,8 @@ void quota_responder::run(const std::stop_token &stop) noexcept {
 result<std::uint64_t> quota_responder::answer(bool safe_point) {
   STILLMAP_ASSIGN_OR_RETURN(quota_ask asked, open_ask());  // fails in a forked child
   // Another thread answers, or this one in a reclaimer: who asked asks again.
-  if (!answering_.try_lock()) return 0;
-  const lock_guard one(answering_, std::adopt_lock);
+  if (answering_.exchange(true)) return 0;
+  const answering_scope one(answering_);
   std::uint64_t released = 0;
   while (!stopping_) {
     STILLMAP_ASSIGN_OR_RETURN(asked, open_ask());

@@ -53,7 +53,7 @@ class quota_responder {
   quota_seat &seat_;
   const std::shared_ptr<reclaimer_list> reclaimers_;
   mutable mutex mutex_;
-  mutex answering_;  // one answer at a time; nobody waits for it
+  std::atomic<bool> answering_ = false;  // one answer at a time; nobody waits for it
   std::atomic<bool> stopping_ = false;
   figures totals_ STILLMAP_GUARDED_BY(mutex_);
   quota_bell bell_;
