@@ -13,7 +13,7 @@ struct part_row {
   const char *name;
   std::size_t heap_figures::*bytes;
 };
-constexpr part_row rows[heap_parts] = {
+constexpr part_row part_rows[heap_parts] = {
     // in the order of heap_part
     {"live", &heap_figures::live},
     {"cached", &heap_figures::cached},
@@ -24,11 +24,11 @@ constexpr part_row rows[heap_parts] = {
     {"aliased", &heap_figures::aliased},
 };
 const part_row &row_of(heap_part part) {
-  return rows[static_cast<std::size_t>(part)];
+  return part_rows[static_cast<std::size_t>(part)];
 }
 
 void add(heap_figures &sum, const heap_figures &f) {
-  for (const part_row &row : rows) sum.*row.bytes += f.*row.bytes;
+  for (const part_row &row : part_rows) sum.*row.bytes += f.*row.bytes;
   sum.committed += f.committed;
   sum.reserved += f.reserved;
   sum.requested += f.requested;

@@ -48,7 +48,8 @@ class sharing_test : public ::testing::Test {
   }
   std::uint64_t waiting() const {
     std::uint64_t n = 0;
-    for (const auto &p : shared_quota::stats_of(path_)->participants) n += p.waiting != 0 ? 1 : 0;
+    const auto now = shared_quota::stats_of(path_);
+    for (const auto &p : now->participants) n += p.waiting != 0 ? 1 : 0;
     return n;
   }
   void wait_until_waiting(std::uint64_t n) const {
