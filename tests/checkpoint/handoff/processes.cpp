@@ -1,10 +1,7 @@
 #include "tests/checkpoint/handoff/processes.h"
 
-#include <fcntl.h>
-#include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,31 +9,27 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <vector>
 
-extern char **environ;
+#include "tests/support/spawned_test.h"
 
 namespace stillmap::handoff::testing {
 namespace {
 
 constexpr const char *mark = "VERDICT ";
 
-std::string variable(const char *name) {
-  const char *const text = std::getenv(name);
-  return text != nullptr ? text : "";
-}
+using stillmap::testing::environment_variable;
 
 }  // namespace
 
 std::string part() {
-  return variable("STILLMAP_HANDOFF_PART");
+  return environment_variable("STILLMAP_HANDOFF_PART");
 }
 std::string meeting_place() {
-  return variable("STILLMAP_HANDOFF_PLACE");
+  return environment_variable("STILLMAP_HANDOFF_PLACE");
 }
 
 bool is_told_to_die(step s) {
-  return variable("STILLMAP_HANDOFF_DIES") == std::to_string(static_cast<int>(s));
+  return environment_variable("STILLMAP_HANDOFF_DIES") == std::to_string(static_cast<int>(s));
 }
 
 void die_if_told(step s) {
@@ -44,43 +37,15 @@ void die_if_told(step s) {
 }
 
 void note_event(const std::string &what, const std::string &end) {
-  const std::string path = variable("STILLMAP_MODEL_EVENTS");
+  const std::string path = environment_variable("STILLMAP_MODEL_EVENTS");
   if (!path.empty()) std::ofstream(path, std::ios::app) << what + ' ' + end + '\n';
 }
 
-other_process::other_process(const std::string &part, const std::string &where, int dies_at) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
-  output_ = ends[0];
-  const auto *const test = ::testing::UnitTest::GetInstance()->current_test_info();
-  std::string filter =
-      std::string("--gtest_filter=") + test->test_suite_name() + '.' + test->name();
-  std::vector<std::string> words;
-  for (char **e = environ; *e != nullptr; ++e) {
-    bool ours = true;  // it reports to this process only, and is no shard
-    for (const char *start : {"GTEST_", "XML_OUTPUT_FILE=", "TEST_TOTAL_SHARDS=", "TEST_SHARD_",
-                              "TESTBRIDGE_TEST_ONLY=", "TEST_PREMATURE_EXIT_FILE="}) {
-      ours = ours && std::strncmp(*e, start, std::strlen(start)) != 0;
-    }
-    if (ours) words.push_back(*e);
-  }
-  words.push_back("STILLMAP_HANDOFF_PART=" + part);
-  words.push_back("STILLMAP_HANDOFF_PLACE=" + where);
-  words.push_back("STILLMAP_HANDOFF_DIES=" + std::to_string(dies_at));
-  std::vector<char *> environment;
-  for (std::string &w : words) environment.push_back(w.data());
-  environment.push_back(nullptr);
-  char self[] = "/proc/self/exe";
-  char *arguments[] = {self, filter.data(), nullptr};
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-  const int failed =
-      ::posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, arguments, environment.data());
-  posix_spawn_file_actions_destroy(&actions);
-  ::close(ends[1]);
-  if (failed != 0) throw std::runtime_error("posix_spawn");
-}
+other_process::other_process(const std::string &part, const std::string &where, int dies_at)
+    : pid_(stillmap::testing::spawn_this_test(
+          {"STILLMAP_HANDOFF_PART=" + part, "STILLMAP_HANDOFF_PLACE=" + where,
+           "STILLMAP_HANDOFF_DIES=" + std::to_string(dies_at)},
+          output_)) {}
 
 other_process::~other_process() {
   if (output_ >= 0) ::close(output_);

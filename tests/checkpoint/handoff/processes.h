@@ -42,8 +42,8 @@ class other_process {
  private:
   bool listen(int wait);
   std::string last_verdict() const;
-  pid_t pid_ = -1;
   int output_ = -1;
+  pid_t pid_ = -1;
   std::string said_;
 };
 

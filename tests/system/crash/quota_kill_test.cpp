@@ -88,49 +88,92 @@ struct beliefs {
   }
 }
 
-TEST(quota_kill, a_thousand_deaths) {
-  const std::string path = ::testing::TempDir() + "stillmap-quota-kill-" + std::to_string(getpid());
-  auto *const all = static_cast<beliefs *>(
-      mmap(nullptr, sizeof(beliefs), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  ASSERT_NE(all, MAP_FAILED);
-  const auto observer = shared_quota::open(path, {.limit = kLimit});
-  ASSERT_TRUE(observer) << observer.error().message();
-  std::mt19937 random(20240611);
-  pid_t running[kProcesses] = {};
-  const auto start = [&](int i) {
-    running[i] = fork();
-    if (running[i] == 0) take_part(path, *all, i, static_cast<unsigned>(random()));
-    ASSERT_GT(running[i], 0);
-  };
-  for (int i = 0; i < kProcesses; ++i) start(i);
-  for (int killed = 0; killed < kKills; ++killed) {
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
-    const auto now = (*observer)->stats();
-    ASSERT_TRUE(now);
+// Participants in processes of their own, of which some are killed or stopped.
+class quota_kill : public ::testing::Test {
+ protected:
+  using part = void (*)(const std::string &path, beliefs &all, int me, unsigned seed);
+  void SetUp() override {
+    void *const shared =
+        mmap(nullptr, sizeof(beliefs), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(shared, MAP_FAILED);
+    all_ = static_cast<beliefs *>(shared);
+    const auto observer = shared_quota::open(path_, {.limit = kLimit});
+    ASSERT_TRUE(observer) << observer.error().message();
+    observer_ = *observer;
+  }
+  void TearDown() override {
+    EXPECT_TRUE(shared_quota::remove(path_));
+    munmap(all_, sizeof(beliefs));
+  }
+  void start_all(part take_it, unsigned seed) {
+    part_ = take_it;
+    random_.seed(seed);
+    for (int i = 0; i < kProcesses; ++i) start(i);
+  }
+  void wait_up_to(unsigned microseconds) {
+    std::this_thread::sleep_for(std::chrono::microseconds(random_() % microseconds));
+  }
+  int any() { return static_cast<int>(random_() % kProcesses); }
+  // And starts another in its place.
+  void kill_one() {
+    const auto now = observer_->stats();
+    ASSERT_TRUE(now) << now.error().message();
     ASSERT_LE(now->reserved, kLimit);
-    ++all->epoch;
-    const int victim = static_cast<int>(random() % kProcesses);
-    ASSERT_EQ(kill(running[victim], SIGKILL), 0);
+    ++all_->epoch;
+    const int victim = any();
+    ASSERT_EQ(kill(running_[victim], SIGKILL), 0);
     int how = 0;
-    ASSERT_EQ(waitpid(running[victim], &how, 0), running[victim]);
+    ASSERT_EQ(waitpid(running_[victim], &how, 0), running_[victim]);
     ASSERT_TRUE(WIFSIGNALED(how)) << "participant " << victim << " gave up by itself: " << how;
-    all->of[victim].held = 0;
-    all->of[victim].version += all->of[victim].version % 2;  // even, and never seen before
-    ++all->epoch;
+    all_->of[victim].held = 0;
+    all_->of[victim].version += all_->of[victim].version % 2;  // even, and never seen before
+    ++all_->epoch;
     start(victim);
   }
-  ++all->epoch;
-  for (const pid_t p : running) {
-    kill(p, SIGKILL);
-    waitpid(p, nullptr, 0);
+  void stop_one() {
+    const pid_t victim = running_[any()];
+    ASSERT_EQ(kill(victim, SIGSTOP), 0);
+    wait_up_to(30'000);
+    ASSERT_EQ(kill(victim, SIGCONT), 0);
   }
-  EXPECT_EQ(all->exceeded, 0u);
-  EXPECT_GT(all->seen, 1000u) << "they hardly lived: " << all->rounds << " rounds";
-  EXPECT_GT(all->refused, 0u) << "the limit was never reached";
-  EXPECT_TRUE((*observer)->reserve(kLimit)) << "capacity was lost with the dead";
-  EXPECT_EQ((*observer)->stats()->participants.size(), 1u);
-  EXPECT_TRUE(shared_quota::remove(path));
-  munmap(all, sizeof(beliefs));
+  // Kills all. What they held together was never too much, and is free again.
+  void end_all() {
+    ++all_->epoch;
+    for (const pid_t p : running_) {
+      kill(p, SIGKILL);
+      waitpid(p, nullptr, 0);
+    }
+    EXPECT_EQ(all_->exceeded, 0u);
+    EXPECT_GT(all_->refused, 0u) << "the limit was never reached";
+    EXPECT_TRUE(observer_->reserve(kLimit)) << "capacity was lost with the dead";
+    EXPECT_EQ(observer_->stats()->participants.size(), 1u);
+  }
+
+  beliefs *all_ = nullptr;
+  std::mt19937 random_;
+
+ private:
+  void start(int i) {
+    const auto seed = static_cast<unsigned>(random_());
+    running_[i] = fork();
+    if (running_[i] == 0) part_(path_, *all_, i, seed);
+    ASSERT_GT(running_[i], 0);
+  }
+  const std::string path_ =
+      ::testing::TempDir() + "stillmap-quota-kill-" + std::to_string(getpid());
+  std::shared_ptr<shared_quota> observer_;
+  part part_ = nullptr;
+  std::array<pid_t, kProcesses> running_{};
+};
+
+TEST_F(quota_kill, a_thousand_deaths) {
+  start_all(take_part, 20240611);
+  for (int killed = 0; killed < kKills && !HasFatalFailure(); ++killed) {
+    wait_up_to(3000);
+    kill_one();
+  }
+  end_all();
+  EXPECT_GT(all_->seen, 1000u) << "they hardly lived: " << all_->rounds << " rounds";
 }
 
 // ---- while they ask each other for memory ----
@@ -210,64 +253,26 @@ class sharing_participant {
 }
 
 // Killed or stopped while memory is asked for and given back. STILLMAP_QUOTA_KILLS: how many times.
-TEST(quota_kill, deaths_and_stops_while_memory_is_given_back) {
+TEST_F(quota_kill, deaths_and_stops_while_memory_is_given_back) {
   const char *const more = std::getenv("STILLMAP_QUOTA_KILLS");
   const int rounds = more != nullptr ? std::atoi(more) : 1000;
-  const std::string path =
-      ::testing::TempDir() + "stillmap-quota-share-" + std::to_string(getpid());
-  auto *const all = static_cast<beliefs *>(
-      mmap(nullptr, sizeof(beliefs), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  ASSERT_NE(all, MAP_FAILED);
-  const auto observer = shared_quota::open(path, {.limit = kLimit});
-  ASSERT_TRUE(observer) << observer.error().message();
-  std::mt19937 random(20261201);
-  pid_t running[kProcesses] = {};
-  const auto start = [&](int i) {
-    running[i] = fork();
-    if (running[i] == 0) share(path, *all, i, static_cast<unsigned>(random()));
-    ASSERT_GT(running[i], 0);
-  };
-  for (int i = 0; i < kProcesses; ++i) start(i);
-  for (int round = 0; round < rounds; ++round) {
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 4000));
-    const int victim = static_cast<int>(random() % kProcesses);
-    if (random() % 4 == 0) {
-      ASSERT_EQ(kill(running[victim], SIGSTOP), 0);
-      std::this_thread::sleep_for(std::chrono::microseconds(random() % 30'000));
-      ASSERT_EQ(kill(running[victim], SIGCONT), 0);
-      continue;
+  start_all(share, 20261201);
+  for (int round = 0; round < rounds && !HasFatalFailure(); ++round) {
+    wait_up_to(4000);
+    if (random_() % 4 == 0) {
+      stop_one();
+    } else {
+      kill_one();
     }
-    ++all->epoch;
-    ASSERT_EQ(kill(running[victim], SIGKILL), 0);
-    int how = 0;
-    ASSERT_EQ(waitpid(running[victim], &how, 0), running[victim]);
-    ASSERT_TRUE(WIFSIGNALED(how)) << "participant " << victim << " gave up by itself: " << how;
-    all->of[victim].held = 0;
-    all->of[victim].version += all->of[victim].version % 2;
-    ++all->epoch;
-    const auto now = (*observer)->stats();
-    ASSERT_TRUE(now) << now.error().message();
-    ASSERT_LE(now->reserved, kLimit);
-    start(victim);
   }
-  ++all->epoch;
-  for (const pid_t p : running) {
-    kill(p, SIGKILL);
-    waitpid(p, nullptr, 0);
-  }
-  EXPECT_EQ(all->exceeded, 0u);
-  EXPECT_EQ(all->too_long, 0u);
-  EXPECT_GT(all->seen, 100u) << "they hardly lived: " << all->rounds << " rounds";
-  EXPECT_GT(all->reclaimed, 0u) << "nothing was ever given back";
-  EXPECT_GT(all->refused, 0u) << "the limit was never reached";
-  EXPECT_TRUE((*observer)->reserve(kLimit)) << "capacity was lost with the dead";
-  EXPECT_EQ((*observer)->stats()->participants.size(), 1u);
+  end_all();
+  EXPECT_EQ(all_->too_long, 0u);
+  EXPECT_GT(all_->seen, 100u) << "they hardly lived: " << all_->rounds << " rounds";
+  EXPECT_GT(all_->reclaimed, 0u) << "nothing was ever given back";
   std::printf("note: %d kills and stops, %llu rounds, %llu times memory given back, %llu refused\n",
-              rounds, static_cast<unsigned long long>(all->rounds),
-              static_cast<unsigned long long>(all->reclaimed),
-              static_cast<unsigned long long>(all->refused));
-  EXPECT_TRUE(shared_quota::remove(path));
-  munmap(all, sizeof(beliefs));
+              rounds, static_cast<unsigned long long>(all_->rounds),
+              static_cast<unsigned long long>(all_->reclaimed),
+              static_cast<unsigned long long>(all_->refused));
 }
 
 }  // namespace

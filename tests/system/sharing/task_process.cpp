@@ -1,73 +1,33 @@
 #include "tests/system/sharing/task_process.h"
 
-#include <fcntl.h>
-#include <gtest/gtest.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <stdexcept>
-#include <vector>
 
-extern char **environ;
+#include "tests/support/spawned_test.h"
 
 namespace stillmap::testing {
 namespace {
 
 constexpr const char *mark = "REPORT ";
 
-std::string variable(const char *name) {
-  const char *const text = std::getenv(name);
-  return text != nullptr ? text : "";
-}
-
 }  // namespace
 
 std::string task_role() {
-  return variable("STILLMAP_TASK_ROLE");
+  return environment_variable("STILLMAP_TASK_ROLE");
 }
 std::string shared_name() {
-  return variable("STILLMAP_TASK_NAME");
+  return environment_variable("STILLMAP_TASK_NAME");
 }
 
 task_process::task_process(const std::string &role, const std::string &name,
-                           const std::string &machine) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
-  output_ = ends[0];
-  const auto *const test = ::testing::UnitTest::GetInstance()->current_test_info();
-  std::string filter =
-      std::string("--gtest_filter=") + test->test_suite_name() + '.' + test->name();
-  std::vector<std::string> words;
-  for (char **e = environ; *e != nullptr; ++e) {
-    bool ours = true;  // it reports to this process only, and is no shard
-    for (const char *start : {"GTEST_", "XML_OUTPUT_FILE=", "TEST_TOTAL_SHARDS=", "TEST_SHARD_",
-                              "TESTBRIDGE_TEST_ONLY=", "TEST_PREMATURE_EXIT_FILE=", "HOSTCUDA="}) {
-      ours = ours && std::strncmp(*e, start, std::strlen(start)) != 0;
-    }
-    if (ours) words.push_back(*e);
-  }
-  words.push_back("STILLMAP_TASK_ROLE=" + role);
-  words.push_back("STILLMAP_TASK_NAME=" + name);
-  words.push_back("HOSTCUDA=profile=h200,machine=" + name + "," + machine);
-  std::vector<char *> environment;
-  for (std::string &w : words) environment.push_back(w.data());
-  environment.push_back(nullptr);
-  char self[] = "/proc/self/exe";
-  char *arguments[] = {self, filter.data(), nullptr};
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-  const int failed =
-      ::posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, arguments, environment.data());
-  posix_spawn_file_actions_destroy(&actions);
-  ::close(ends[1]);
-  if (failed != 0) throw std::runtime_error("posix_spawn");
-}
+                           const std::string &machine)
+    : pid_(spawn_this_test({"STILLMAP_TASK_ROLE=" + role, "STILLMAP_TASK_NAME=" + name,
+                            "HOSTCUDA=profile=h200,machine=" + name + "," + machine},
+                           output_)) {}
 
 task_process::~task_process() {
   if (pid_ > 0) {

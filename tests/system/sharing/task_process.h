@@ -22,8 +22,8 @@ class task_process {
   std::string report();
 
  private:
-  pid_t pid_ = -1;
   int output_ = -1;
+  pid_t pid_ = -1;
 };
 
 // In the other process: prints the report and ends the process.
