@@ -69,7 +69,7 @@ struct quota_stats {
 
 enum class quota_action : std::uint32_t {
   joined,
-  left,      // or died: found by another
+  left,      // died, as another has found; one that ends writes nothing
   waits,     // bytes: that it waits for
   asked,     // `other` asks `process` for bytes
   answered,  // `process` gave `bytes` back for `other`
