@@ -53,18 +53,11 @@ status check_revision(const quota_table &t, std::optional<std::uint64_t> expecte
                     t.header.revision, *expected);
 }
 
-std::uint64_t held_in(const quota_table &t) {
-  std::uint64_t sum = 0;
-  for (const quota_slot &s : t.used()) sum += s.is_taken() ? s.reserved() : 0;
-  return sum;
-}
-
 result<quota_change> set_limit_in(quota_ledger &l, quota_table &t, std::uint64_t bytes,
                                   std::optional<std::uint64_t> if_revision) {
   if (bytes == 0) return make_error(errc::invalid_argument, "the limit must not be 0");
   STILLMAP_RETURN_IF_ERROR(check_revision(t, if_revision));
-  std::uint64_t minima = 0;
-  for (const quota_slot &s : t.used()) minima += s.is_taken() ? s.minimum : 0;
+  const std::uint64_t minima = t.minima();
   if (bytes < minima) {
     return make_error(errc::invalid_argument,
                       "the limit is less than the minima of the participants", bytes, minima,
@@ -76,17 +69,14 @@ result<quota_change> set_limit_in(quota_ledger &l, quota_table &t, std::uint64_t
   STILLMAP_RETURN_IF_ERROR(l.note(t, {.bytes = bytes,
                                       .action = quota_action::limit_set,
                                       .process = static_cast<std::uint32_t>(::getpid())}));
-  return held_in(t) > bytes ? quota_change::deferred : quota_change::applied;
+  return t.held() > bytes ? quota_change::deferred : quota_change::applied;
 }
 
 result<quota_change> set_terms_in(quota_ledger &l, quota_table &t, std::uint32_t process,
                                   const quota_terms &terms,
                                   std::optional<std::uint64_t> if_revision) {
   STILLMAP_RETURN_IF_ERROR(check_revision(t, if_revision));
-  if (terms.minimum > terms.maximum) {
-    return make_error(errc::invalid_argument, "the minimum exceeds the maximum", terms.minimum,
-                      terms.maximum, error_unit::bytes);
-  }
+  STILLMAP_RETURN_IF_ERROR(quota_rules::check(terms));
   std::uint64_t minima = 0;
   std::size_t found = 0;
   for (const quota_slot &s : t.used()) {
@@ -116,11 +106,7 @@ result<quota_change> set_terms_in(quota_ledger &l, quota_table &t, std::uint32_t
     if (s.reserved() > terms.maximum) out = quota_change::deferred;
   }
   // What others hold above their own minimum may be in the way of it.
-  std::uint64_t charged = 0;
-  for (const quota_slot &s : t.used()) {
-    if (s.is_taken()) charged += std::max(s.reserved(), s.minimum);
-  }
-  if (charged > t.header.limit) out = quota_change::deferred;
+  if (t.sum(quota_rules::charged) > t.header.limit) out = quota_change::deferred;
   STILLMAP_RETURN_IF_ERROR(
       l.note(t, {.bytes = terms.maximum, .action = quota_action::terms_set, .process = process}));
   return out;
@@ -141,7 +127,7 @@ auto on_existing(const char *operation, const std::string &name, Act act)
   return with_host_memory(operation, [&]() -> outcome {
     const auto l = std::make_unique<quota_ledger>(name);
     outcome out = tl::unexpected<error>(error{});
-    status done = l->file().open_existing(l->path().c_str(), l->only_own());
+    status done = l->file().open(l->path().c_str(), l->only_own(), false);
     if (done) {
       done = l->transact([&](quota_table &t) -> status {
         if (t.header.magic == 0) return make_error(errc::corrupt, "the file is not a quota");
@@ -164,12 +150,9 @@ class shared_quota::participant {
 
   status join() {
     // Without a limit it creates nothing.
-    const char *const path = ledger_.path().c_str();
-    const status opened = options_.limit != 0
-                              ? ledger_.file().open(path, ledger_.only_own())
-                              : ledger_.file().open_existing(path, ledger_.only_own());
-    if (!opened && opened.error().code == std::errc::no_such_file_or_directory &&
-        options_.limit == 0) {
+    const bool create = options_.limit != 0;
+    const status opened = ledger_.file().open(ledger_.path().c_str(), ledger_.only_own(), create);
+    if (!opened && !create && opened.error().code == std::errc::no_such_file_or_directory) {
       return make_error(errc::invalid_argument,
                         "the quota does not exist, and no limit was given to create it");
     }
@@ -181,8 +164,7 @@ class shared_quota::participant {
   }
 
   status make_room(std::uint64_t bytes) {
-    // A forked child has no slot, and its threads may wait for ever.
-    STILLMAP_RETURN_IF_ERROR(seat_.transact([](quota_table &) { return status(); }));
+    STILLMAP_RETURN_IF_ERROR(seat_.check_not_forked());
     const clock::time_point until = clock::now() + options_.timeout;
     const turn mine(*this, until);
     if (!mine.has_come()) {
@@ -216,10 +198,11 @@ class shared_quota::participant {
           return {};
         });
     if (!read) return tl::unexpected<error>(read.error());
+    const quota_responder::figures totals = responder_.totals();
     const lock_guard lock(waits_mutex_);
     out.waits = waits_;
-    out.waits.asked_for = responder_.totals().asked_for;
-    out.waits.given = responder_.totals().given;
+    out.waits.asked_for = totals.asked_for;
+    out.waits.given = totals.given;
     return out;
   }
 
@@ -322,7 +305,7 @@ status shared_quota::remove(const std::string &name) {
   return with_host_memory("shared_quota::remove", [&]() -> status {
     // What dead participants have left beside the file. A file that is no quota is deleted, too.
     const auto l = std::make_unique<quota_ledger>(name);
-    if (l->file().open_existing(l->path().c_str(), l->only_own())) {
+    if (l->file().open(l->path().c_str(), l->only_own(), false)) {
       [[maybe_unused]] const status cleaned =
           l->transact([&](quota_table &t) { return l->remove_dead(t, quota_ledger::npos); });
     }

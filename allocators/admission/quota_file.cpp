@@ -61,22 +61,15 @@ std::size_t quota_file::slot_at(std::size_t i) {
   return offsetof(quota_table, slots) + i * sizeof(quota_slot);
 }
 
-status quota_file::open(const char *path, bool only_own) {
+status quota_file::open(const char *path, bool only_own, bool create) {
   // O_NONBLOCK: what has the name may be a FIFO.
-  const int flags = O_RDWR | O_CREAT | O_NONBLOCK | (only_own ? O_NOFOLLOW : 0);
+  const int flags = O_RDWR | O_NONBLOCK | (create ? O_CREAT : 0) | (only_own ? O_NOFOLLOW : 0);
   file_ = fork_closed_fd::open(path, flags, 0600);
   if (!is_open()) return make_system_error(errno, "the file cannot be opened");
   STILLMAP_RETURN_IF_ERROR(check(only_own));
   // A write beyond the limit would end the process.
   if (is_within_file_size_limit(file_bytes)) return {};
   return make_system_error(EFBIG, "RLIMIT_FSIZE is smaller than the ledger");
-}
-
-status quota_file::open_existing(const char *path, bool only_own) {
-  const int flags = O_RDWR | O_NONBLOCK | (only_own ? O_NOFOLLOW : 0);
-  file_ = fork_closed_fd::open(path, flags);
-  if (!is_open()) return make_system_error(errno, "the file cannot be opened");
-  return check(only_own);
 }
 
 status quota_file::check(bool only_own) const {

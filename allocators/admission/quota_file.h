@@ -20,11 +20,9 @@ namespace stillmap {
 // Threads: externally synchronised, but for is_open().
 class quota_file {
  public:
-  // Creates the file where there is none. `only_own`: in a directory where others create files too;
-  // follows no link, and takes no file that another user owns or may write.
-  status open(const char *path, bool only_own);
-  // The same, but creates none.
-  status open_existing(const char *path, bool only_own);
+  // `create`: where there is none. `only_own`: in a directory where others create files too; follows no link, and
+  // takes no file that another user owns or may write.
+  status open(const char *path, bool only_own, bool create);
   bool is_open() const { return file_.get() >= 0; }  // false in a forked child
 
   // Gives a new file its size. A file of another size is none of ours.

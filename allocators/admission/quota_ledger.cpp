@@ -22,10 +22,9 @@ bool is_bare(const std::string &name) {
 quota_ledger::quota_ledger(const std::string &name)
     : path_(is_bare(name) ? "/dev/shm/" + name : name), only_own_(is_bare(name)) {}
 
-std::uint64_t quota_ledger::now() {
+std::uint64_t quota_ledger::time_of(clock::time_point t) {
   return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now().time_since_epoch())
-          .count());
+      std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count());
 }
 
 // A stopped process keeps its locks, and no wait for one has a timeout: tries again and again. Lets

@@ -34,6 +34,8 @@ class STILLMAP_SCOPED_CAPABILITY ledger_threads {
 // Threads: safe. A process that dies in a transaction leaves the table as it was, or as it should be: each part is
 // written at once, and no part contradicts another.
 class quota_ledger {
+  using clock = std::chrono::steady_clock;
+
  public:
   // A bare name is a file in /dev/shm that belongs to this user alone.
   explicit quota_ledger(const std::string &name);
@@ -67,8 +69,9 @@ class quota_ledger {
   // With the mutex held: of threads of this process alone, as record locks do not exclude those.
   mutable std::mutex mutex;
 
-  // The steady clock in nanoseconds, as in the table.
-  static std::uint64_t now();
+  // A time of the steady clock in nanoseconds, as in the table.
+  static std::uint64_t time_of(std::chrono::steady_clock::time_point t);
+  static std::uint64_t now() { return time_of(clock::now()); }
 
   // ---- within a transaction ----
 
@@ -89,7 +92,6 @@ class quota_ledger {
    private:
     const quota_file &file_;
   };
-  using clock = std::chrono::steady_clock;
 
   status lock_file() STILLMAP_REQUIRES(ledger_held);
   status create_table(std::uint64_t limit) STILLMAP_REQUIRES(ledger_held);

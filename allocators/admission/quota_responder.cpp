@@ -71,8 +71,7 @@ status quota_responder::publish() {
 }
 
 status quota_responder::start_thread() {
-  // Fails in a forked child.
-  STILLMAP_RETURN_IF_ERROR(seat_.transact([](quota_table &) { return status(); }));
+  STILLMAP_RETURN_IF_ERROR(seat_.check_not_forked());
   {
     const lock_guard lock(mutex_);
     if (thread_ != nullptr) return {};
@@ -99,13 +98,13 @@ void quota_responder::run(const std::stop_token &stop) noexcept {
 }
 
 result<std::uint64_t> quota_responder::answer(bool safe_point) {
-  STILLMAP_ASSIGN_OR_RETURN(quota_ask asked, open_ask());  // fails in a forked child
+  STILLMAP_RETURN_IF_ERROR(seat_.check_not_forked());
   // Another thread answers, or this one in a reclaimer: who asked asks again.
   if (answering_.exchange(true)) return 0;
   const answering_scope one(answering_);
   std::uint64_t released = 0;
   while (!stopping_) {
-    STILLMAP_ASSIGN_OR_RETURN(asked, open_ask());
+    STILLMAP_ASSIGN_OR_RETURN(const quota_ask asked, open_ask());
     if (asked.number == 0) return released;
     if (asked.kind == reclaim_kind::task && !safe_point) return released;
     const reclaimer_list::outcome given = give(asked);

@@ -21,6 +21,12 @@ std::uint64_t difference(std::uint64_t a, std::uint64_t b) {
 quota_rules::quota_rules(const quota_table &t)
     : table_(t), anyone_waits_(has_waits(t)), now_(anyone_waits_ ? quota_ledger::now() : 0) {}
 
+status quota_rules::check(const quota_terms &terms) {
+  if (terms.minimum <= terms.maximum) return {};
+  return make_error(errc::invalid_argument, "the minimum exceeds the maximum", terms.minimum,
+                    terms.maximum, error_unit::bytes);
+}
+
 std::uint64_t quota_rules::capacity() const {
   const quota_header &h = table_.header;
   if (h.device_bytes == 0) return h.limit;

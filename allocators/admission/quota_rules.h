@@ -23,6 +23,11 @@ class quota_rules {
   // The same at the time that it is, if that matters.
   explicit quota_rules(const quota_table &t);
 
+  // Errors: invalid_argument (the minimum exceeds the maximum).
+  static status check(const quota_terms &terms);
+  // What a participant is charged with for the others: what is kept free for it counts as held. Bytes.
+  static std::uint64_t charged(const quota_slot &s) { return std::max(s.reserved(), s.minimum); }
+
   // Bytes that all may hold: the limit, or what the device leaves.
   std::uint64_t capacity() const;
 
@@ -61,7 +66,6 @@ class quota_rules {
   std::vector<target> targets(std::size_t participant, reclaim_kind kind) const;
 
  private:
-  static std::uint64_t charged(const quota_slot &s) { return std::max(s.reserved(), s.minimum); }
   static bool has_waits(const quota_table &t) {
     return std::any_of(t.used().begin(), t.used().end(),
                        [](const quota_slot &s) { return s.wait.ticket != 0; });

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "stillmap/allocators/internal/room.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
@@ -27,26 +28,17 @@ quota_seat::~quota_seat() {
   quota_holding found;
   // The slot is free once the kernel has dropped its lock, whatever is in it.
   if (!ledger_.file().read_holding(slot_, found) || found != own_) return;
-  const quota_slot empty;
-  (void)ledger_.file().write(slot_, empty, &quota_slot::wait);
-  (void)ledger_.file().write(slot_, empty, &quota_slot::minimum);
-  (void)ledger_.file().write(slot_, empty, &quota_slot::offers);
-  (void)ledger_.file().write_holding(slot_, empty.holding);
+  (void)ledger_.file().write_slot(slot_, {});
 }
 
 status quota_seat::take(quota_table &t, const quota_terms &terms) {
-  if (terms.minimum > terms.maximum) {
-    return make_error(errc::invalid_argument, "the minimum exceeds the maximum", terms.minimum,
-                      terms.maximum, error_unit::bytes);
-  }
+  STILLMAP_RETURN_IF_ERROR(quota_rules::check(terms));
   STILLMAP_RETURN_IF_ERROR(ledger_.remove_dead(t, quota_ledger::npos));
-  std::uint64_t minima = 0;
-  for (const quota_slot &s : t.used()) minima += s.is_taken() ? s.minimum : 0;
-  if (terms.minimum > t.header.limit - std::min(t.header.limit, minima)) {
+  const std::uint64_t left = t.header.limit - std::min(t.header.limit, t.minima());
+  if (terms.minimum > left) {
     return make_error(errc::invalid_argument,
                       "the minimum exceeds what the limit leaves beside the minima of the others",
-                      terms.minimum, t.header.limit - std::min(t.header.limit, minima),
-                      error_unit::bytes);
+                      terms.minimum, left, error_unit::bytes);
   }
   for (std::size_t i = 0; i < quota_table::max_slots; ++i) {
     // A slot is free if its lock can be taken, whatever its last owner left in it.
@@ -72,7 +64,8 @@ status quota_seat::take(quota_table &t, const quota_terms &terms) {
                     quota_table::max_slots, quota_table::max_slots, error_unit::items);
 }
 
-status quota_seat::forked() {
+status quota_seat::check_not_forked() const {
+  if (ledger_.file().is_open()) return {};
   return make_error(errc::not_supported, "the process is a forked child of the participant");
 }
 
@@ -126,7 +119,7 @@ status quota_seat::refusal(const quota_rules::decision &d, std::uint64_t bytes) 
 status quota_seat::grant(quota_table &t, std::uint64_t bytes, const quota_rules::decision &d,
                          bool for_room) {
   quota_slot &own = t.slots[slot_];
-  if (for_room) rooms_.reserve(rooms_.size() + 1);
+  if (for_room) make_room(rooms_);
   if (d.anyone_waits && own_.reserved + bytes > own.minimum) {
     const quota_rules rules(t);
     for (std::size_t i = 0; i < t.header.used; ++i) {
@@ -146,7 +139,7 @@ status quota_seat::grant(quota_table &t, std::uint64_t bytes, const quota_rules:
 }
 
 status quota_seat::release(std::uint64_t bytes) {
-  if (!ledger_.file().is_open()) return forked();
+  STILLMAP_RETURN_IF_ERROR(check_not_forked());
   const ledger_threads threads(ledger_.mutex);
   std::uint64_t in_rooms = 0;
   for (const room &r : rooms_) in_rooms += r.left;

@@ -41,11 +41,13 @@ class quota_seat {
   // Ends the latest room of the thread: what is left of it goes back.
   void end_room() noexcept;
 
+  // Errors: not_supported (in a forked child). Cost: no system call.
+  status check_not_forked() const;
   // A transaction of the ledger in which the slot is still this participant's.
   template <class Act>
   status transact(Act &&act) STILLMAP_EXCLUDES(ledger_held) {
     // Before the ledger is locked, which a thread of the parent may have held at the fork.
-    if (!ledger_.file().is_open()) return forked();
+    STILLMAP_RETURN_IF_ERROR(check_not_forked());
     return ledger_.transact([&](quota_table &t) STILLMAP_REQUIRES(ledger_held) -> status {
       const bool same = t.header.magic != 0 && slot_ < t.header.used;
       if (!same || t.slots[slot_].holding != own_) return quota_ledger::truncated();
@@ -72,7 +74,6 @@ class quota_seat {
     std::thread::id thread;
     std::uint64_t bytes = 0, left = 0;
   };
-  static status forked();
   template <class Use>
   void each_room(Use use) STILLMAP_REQUIRES(ledger_held);
   std::uint64_t give_to_rooms(std::uint64_t bytes) STILLMAP_REQUIRES(ledger_held);

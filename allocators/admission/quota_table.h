@@ -98,6 +98,19 @@ struct quota_table {
 
   std::span<quota_slot> used() { return std::span(slots).first(header.used); }
   std::span<const quota_slot> used() const { return std::span(slots).first(header.used); }
+  // Of all participants. Bytes.
+  std::uint64_t held() const {
+    return sum([](const quota_slot &s) { return s.reserved(); });
+  }
+  std::uint64_t minima() const {
+    return sum([](const quota_slot &s) { return s.minimum; });
+  }
+  template <class BytesOf>
+  std::uint64_t sum(BytesOf bytes_of) const {
+    std::uint64_t out = 0;
+    for (const quota_slot &s : used()) out += s.is_taken() ? bytes_of(s) : 0;
+    return out;
+  }
 };
 
 }  // namespace stillmap

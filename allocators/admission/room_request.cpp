@@ -4,20 +4,12 @@
 #include <utility>
 
 #include "stillmap/allocators/admission/quota_bell.h"
+#include "stillmap/allocators/internal/room.h"
 #include "stillmap/vmm/base/format.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap {
-namespace {
-
-std::uint64_t nanoseconds_of(std::chrono::steady_clock::time_point t) {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count());
-}
-
-}  // namespace
-
 room_request::room_request(quota_ledger &l, quota_seat &seat, std::uint64_t bytes,
                            clock::time_point until)
     : ledger_(l), seat_(seat), bytes_(bytes), began_(clock::now()), until_(until) {}
@@ -78,7 +70,8 @@ void room_request::withdraw() noexcept {
 status room_request::begin(quota_table &t) {
   if (ticket_ != 0) return {};
   quota_slot &own = t.slots[seat_.slot()];
-  own.wait = {.ticket = ++t.header.last_ticket, .bytes = bytes_, .until = nanoseconds_of(until_)};
+  own.wait = {
+      .ticket = ++t.header.last_ticket, .bytes = bytes_, .until = quota_ledger::time_of(until_)};
   STILLMAP_RETURN_IF_ERROR(ledger_.file().write_header(t.header));
   STILLMAP_RETURN_IF_ERROR(ledger_.file().write(seat_.slot(), own, &quota_slot::wait));
   ticket_ = own.wait.ticket;
@@ -105,8 +98,7 @@ status room_request::end(quota_table &t, quota_action how) {
 // What is in use beside what participants have reserved: what the driver and other processes need, and memory of
 // dead ones that the driver has not released yet.
 status room_request::note_use(quota_table &t, device_use use) {
-  std::uint64_t held = 0;
-  for (const quota_slot &s : t.used()) held += s.is_taken() ? s.reserved() : 0;
+  const std::uint64_t held = t.held();
   const std::uint64_t outside = use.used > held ? use.used - held : 0;
   if (t.header.device_bytes == use.total && t.header.outside == outside) return {};
   t.header.device_bytes = use.total;
@@ -177,8 +169,8 @@ bool room_request::is_asked(std::size_t slot, const quota_table &t) const {
 
 status room_request::ask_one(quota_table &t, const quota_rules::target &whom, std::uint64_t bytes) {
   quota_slot &s = t.slots[whom.slot];
-  asked_.reserve(asked_.size() + 1);
-  silent_.reserve(silent_.size() + asked_.size() + 1);
+  make_room(asked_);
+  make_room(silent_, asked_.size() + 1);
   ring_.push_back(whom.slot);
   s.ask = {.number = s.ask.number + 1,
            .bytes = bytes,

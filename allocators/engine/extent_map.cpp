@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "stillmap/allocators/engine/policy.h"
-#include "stillmap/allocators/engine/room.h"
+#include "stillmap/allocators/internal/room.h"
 
 namespace stillmap {
 namespace {

@@ -1,7 +1,7 @@
 #include "stillmap/allocators/engine/graph_pools.h"
 
-#include "stillmap/allocators/engine/room.h"
 #include "stillmap/allocators/engine/thread_stream.h"
+#include "stillmap/allocators/internal/room.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/context.h"
 

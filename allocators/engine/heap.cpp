@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "stillmap/allocators/engine/room.h"
+#include "stillmap/allocators/internal/room.h"
 
 namespace stillmap {
 

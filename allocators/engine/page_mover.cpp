@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "stillmap/allocators/engine/policy.h"
-#include "stillmap/allocators/engine/room.h"
 #include "stillmap/allocators/engine/thread_stream.h"
+#include "stillmap/allocators/internal/room.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap {

@@ -5,8 +5,8 @@
 
 #include "stillmap/allocators/engine/heap_report.h"
 #include "stillmap/allocators/engine/policy.h"
-#include "stillmap/allocators/engine/room.h"
 #include "stillmap/allocators/engine/thread_stream.h"
+#include "stillmap/allocators/internal/room.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/context.h"

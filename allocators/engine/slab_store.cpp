@@ -1,6 +1,6 @@
 #include "stillmap/allocators/engine/slab_store.h"
 
-#include "stillmap/allocators/engine/room.h"
+#include "stillmap/allocators/internal/room.h"
 
 namespace stillmap {
 
