@@ -3,14 +3,12 @@
 
 #include <algorithm>
 
+#include "stillmap/checkpoint/common/page_transfer.h"
 #include "stillmap/checkpoint/handoff/internal/ownership_word.h"
 #include "stillmap/checkpoint/handoff/internal/session.h"
 #include "stillmap/vmm/base/fork_closed_fd.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
-#include "stillmap/vmm/context.h"
-#include "stillmap/vmm/page_pool.h"
-#include "stillmap/vmm/physical_memory.h"
 
 namespace stillmap::handoff {
 namespace {
@@ -21,7 +19,7 @@ using checkpoint::restored_memory;
 class receiver {
  public:
   receiver(const device &d, connection &from, const handoff_options &options)
-      : device_(d), session_(d, from, options) {}
+      : device_(d), session_(d, from, options), importer_(d) {}
 
   result<restored_memory> run() {
     if (const status s = with_host_memory([&] { return receive_memory(); }); !s) {
@@ -35,7 +33,8 @@ class receiver {
       if (!offer) return session_.abort(offer.error());
       return make_error(errc::busy, "the sender revoked its offer");
     }
-    for (const page_ptr &p : pages_) p.set_imported(false);  // this process is the only owner now
+    // This process is the only owner now.
+    for (const page_ptr &p : importer_.pages()) p.set_imported(false);
     session_.reached(step::committed);
     (void)session_.send(kind::committed);  // a sender that is dead need not know
     session_.reached(step::commit_sent);
@@ -62,7 +61,7 @@ class receiver {
     session_.reached(step::reserved);
     STILLMAP_RETURN_IF_ERROR(receive_pages());
     session_.reached(step::pages_received);
-    STILLMAP_RETURN_IF_ERROR(memory_->map(pages_));
+    STILLMAP_RETURN_IF_ERROR(memory_->map(importer_.pages()));
     session_.reached(step::mapped);
     const auto pidfd = fork_closed_fd::create(
         [] { return static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)); });
@@ -73,61 +72,22 @@ class receiver {
   }
 
   status receive_pages() {
-    const auto &expected = memory_->layout().pages;
-    const context_guard guard(device_.driver(), device_.context());  // entered once for all
-    STILLMAP_RETURN_IF_ERROR(guard.entered());
-    pages_.reserve(expected.size());
-    while (pages_.size() < expected.size()) {
-      const std::size_t most = std::min(connection::max_fds, expected.size() - pages_.size());
+    const memory_layout &layout = memory_->layout();
+    while (importer_.pages().size() < layout.pages.size()) {
+      const std::size_t most =
+          std::min(connection::max_fds, layout.pages.size() - importer_.pages().size());
       STILLMAP_ASSIGN_OR_RETURN(const checkpoint::socket_message received,
                                 session_.receive(kind::pages, 0, 1, most));
-      for (const owned_fd &fd : received.fds) {
-        STILLMAP_RETURN_IF_ERROR(import_page(fd, expected[pages_.size()]));
-      }
+      STILLMAP_RETURN_IF_ERROR(importer_.import(layout, received.fds));
     }
     return {};
-  }
-
-  status import_page(const owned_fd &fd, const memory_layout::page &page) {
-    physical_properties expected = page.properties;
-    if (expected.location.kind == location_kind::device) {
-      expected.location.id = device_.ordinal();
-    }
-    STILLMAP_ASSIGN_OR_RETURN(physical_memory memory,
-                              physical_memory::import_fd(device_, fd, page.bytes));
-    if (memory.properties() != expected) {
-      return make_error(errc::corrupt, "a page differs from its description in the layout",
-                        pages_.size());
-    }
-    STILLMAP_ASSIGN_OR_RETURN(const std::shared_ptr<page_pool> pool, pool_of(page.bytes, expected));
-    STILLMAP_ASSIGN_OR_RETURN(page_ptr adopted, pool->adopt(std::move(memory)));
-    pages_.push_back(std::move(adopted));
-    return {};
-  }
-
-  // One pool for each kind of page; it creates more of the kind where the memory grows.
-  result<std::shared_ptr<page_pool>> pool_of(std::size_t bytes,
-                                             const physical_properties &properties) {
-    for (const auto &p : pools_) {
-      if (p->page_bytes() == bytes && p->properties() == properties) return p;
-    }
-    page_pool_options options;
-    options.page_bytes = bytes;
-    options.location = properties.location;
-    options.exportable = properties.exportable;
-    options.rdma = properties.rdma;
-    options.keep_free = 0;
-    auto made = page_pool::create(device_, options);
-    if (made) pools_.push_back(*made);
-    return made;
   }
 
   const device &device_;
   session session_;
   std::optional<ownership_word> word_;
   std::optional<restored_memory> memory_;
-  std::vector<std::shared_ptr<page_pool>> pools_;
-  std::vector<page_ptr> pages_;
+  checkpoint::page_importer importer_;
 };
 
 }  // namespace

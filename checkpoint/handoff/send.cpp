@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <array>
 
+#include "stillmap/checkpoint/common/page_transfer.h"
 #include "stillmap/checkpoint/common/tag_lease.h"
 #include "stillmap/checkpoint/common/wait_idle.h"
 #include "stillmap/checkpoint/handoff/internal/ownership_word.h"
@@ -8,7 +10,6 @@
 #include "stillmap/vmm/base/fork_closed_fd.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/page_pool.h"
 
 namespace stillmap::handoff {
@@ -37,7 +38,7 @@ class sender {
   status send_memory(std::span<const std::string> tags, const ownership_word &word) {
     STILLMAP_RETURN_IF_ERROR(session_.greet(role::sender));
     STILLMAP_ASSIGN_OR_RETURN(memory_, checkpoint::describe(device_, tags));
-    STILLMAP_RETURN_IF_ERROR(check_exportable());
+    STILLMAP_RETURN_IF_ERROR(checkpoint::check_exportable(memory_.layout));
     const std::vector<std::byte> layout = encode(memory_.layout);
     if (layout.size() > checkpoint::largest_layout) {
       return make_error(errc::not_supported, "the memory has too many mappings for one layout",
@@ -57,34 +58,17 @@ class sender {
     return {};
   }
 
-  // Checked before anything is sent, instead of failing in the middle.
-  status check_exportable() const {
-    for (const auto &p : memory_.layout.places) {
-      if (memory_.layout.pages[p.page].properties.exportable == handle_type::posix_fd) continue;
-      return make_error(errc::not_supported,
-                        "a page was not created exportable as a file descriptor", p.at.value(), 0,
-                        error_unit::address);
-    }
-    return {};
-  }
-
   // In batches, which limits the number of open descriptors.
   status send_pages() {
-    for (std::size_t i = 0; i < memory_.pages.size(); i += connection::max_fds) {
-      const std::size_t n = std::min(connection::max_fds, memory_.pages.size() - i);
-      std::vector<owned_fd> exports;
-      std::vector<int> fds;
-      {
-        const context_guard guard(device_.driver(), device_.context());
-        STILLMAP_RETURN_IF_ERROR(guard.entered());
-        for (std::size_t k = 0; k < n; ++k) {
-          STILLMAP_ASSIGN_OR_RETURN(const int fd,
-                                    device_.driver().export_fd(memory_.pages[i + k]->handle()));
-          exports.push_back(owned_fd(fd));
-          fds.push_back(fd);
-        }
-      }
-      STILLMAP_RETURN_IF_ERROR(session_.send(kind::pages, {}, fds));
+    const std::span<const page_ptr> pages(memory_.pages);
+    for (std::size_t i = 0; i < pages.size(); i += connection::max_fds) {
+      const std::size_t n = std::min(connection::max_fds, pages.size() - i);
+      STILLMAP_ASSIGN_OR_RETURN(const std::vector<owned_fd> exports,
+                                checkpoint::export_pages(device_, pages.subspan(i, n)));
+      std::array<int, connection::max_fds> fds;
+      std::transform(exports.begin(), exports.end(), fds.begin(),
+                     [](const owned_fd &fd) { return fd.get(); });
+      STILLMAP_RETURN_IF_ERROR(session_.send(kind::pages, {}, std::span(fds).first(n)));
     }
     return {};
   }
