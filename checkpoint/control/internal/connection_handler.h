@@ -19,9 +19,10 @@ class connection_handler {
  public:
   // `claimed` becomes true once the request has come. Where the server was faster to set it, none is
   // carried out.
-  connection_handler(checkpoint::socket_channel with, executor &runs, const server_options &options,
-                     std::atomic<bool> &claimed, std::stop_token stop)
-      : with_(std::move(with)),
+  connection_handler(checkpoint::socket_channel &with, executor &runs,
+                     const server_options &options, std::atomic<bool> &claimed,
+                     std::stop_token stop)
+      : with_(with),
         executor_(runs),
         options_(options),
         claimed_(claimed),
@@ -41,7 +42,7 @@ class connection_handler {
   void send_progress(kind k, const auto &p, bool at_once) noexcept;
   bool client_is_gone() const;
 
-  checkpoint::socket_channel with_;
+  checkpoint::socket_channel &with_;
   executor &executor_;
   const server_options &options_;
   std::atomic<bool> &claimed_;
