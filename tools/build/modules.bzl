@@ -28,6 +28,7 @@ STILLMAP_MODULES = {
     "checkpoint/image": ["checkpoint/base", "vmm/base"],
     "checkpoint/snapshot": ["checkpoint/common", "checkpoint/image", "checkpoint/base", "vmm", "vmm/base"],
     "checkpoint/handoff": ["checkpoint/common", "checkpoint/base", "vmm", "vmm/base"],
+    "checkpoint/publication": ["checkpoint/snapshot", "checkpoint/image", "checkpoint/common", "checkpoint/base", "vmm", "vmm/base"],
     "checkpoint/process": ["checkpoint/suspend", "checkpoint/common", "checkpoint/base", "vmm", "vmm/base"],
     "checkpoint/migration": ["checkpoint/snapshot", "checkpoint/image", "checkpoint/common", "checkpoint/base", "vmm", "vmm/base"],
     "checkpoint/control": ["checkpoint/migration", "checkpoint/handoff", "checkpoint/snapshot", "checkpoint/image", "checkpoint/suspend", "checkpoint/common", "checkpoint/base", "vmm", "vmm/base"],

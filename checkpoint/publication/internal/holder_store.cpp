@@ -1,0 +1,126 @@
+#include "stillmap/checkpoint/publication/internal/holder_store.h"
+
+#include <utility>
+
+namespace stillmap::publication {
+
+holder_store::lease::~lease() {
+  const lock_guard lock(store_.mutex_);
+  store_.leases_.erase(this);
+}
+
+holder_store::claim::~claim() {
+  const lock_guard lock(store_.mutex_);
+  const auto name = store_.names_.find(name_);
+  name->second.claimed = false;
+  store_.tidy_locked(name);
+  ++store_.changes_;
+  store_.changed_.notify_all();
+}
+
+void holder_store::tidy_locked(name_map::iterator name) {
+  known_name &k = name->second;
+  std::erase_if(k.all, [](const auto &g) { return g.second.expired(); });
+  if (!k.newest && !k.claimed && k.all.empty()) names_.erase(name);
+}
+
+std::uint64_t holder_store::publish(std::shared_ptr<held_memory> memory) {
+  std::shared_ptr<const held_memory> before;  // closes its descriptors after the lock is released
+  const lock_guard lock(mutex_);
+  for (auto n = names_.begin(); n != names_.end();) tidy_locked(n++);
+  const auto [name, made] = names_.try_emplace(memory->about.name);
+  const std::uint64_t generation = last_generation_ + 1;
+  memory->about.generation = generation;
+  try {
+    name->second.all.emplace(generation, memory);
+  } catch (...) {
+    tidy_locked(name);
+    throw;
+  }
+  last_generation_ = generation;
+  before = std::exchange(name->second.newest, std::move(memory));
+  ++changes_;
+  changed_.notify_all();
+  return generation;
+}
+
+std::shared_ptr<holder_store::lease> holder_store::find(const std::string &name,
+                                                        std::uint64_t generation, pid_t reader) {
+  std::shared_ptr<lease> out;  // its destructor locks: not while the lock is held
+  const lock_guard lock(mutex_);
+  const auto known = names_.find(name);
+  if (known == names_.end()) return nullptr;
+  std::shared_ptr<const held_memory> memory = known->second.newest;
+  if (generation != 0) {
+    const auto found = known->second.all.find(generation);
+    memory = found != known->second.all.end() ? found->second.lock() : nullptr;
+  }
+  if (!memory) return nullptr;
+  const auto place = leases_.insert(nullptr).first;  // what may throw, first
+  auto node = leases_.extract(place);
+  out = std::make_shared<lease>(*this, std::move(memory), reader);
+  node.value() = out.get();
+  leases_.insert(std::move(node));
+  return out;
+}
+
+std::shared_ptr<holder_store::claim> holder_store::try_claim(const std::string &name) {
+  const lock_guard lock(mutex_);
+  const auto known = names_.find(name);
+  if (known != names_.end() && (known->second.newest || known->second.claimed)) return nullptr;
+  const auto place = known != names_.end() ? known : names_.try_emplace(name).first;
+  struct forget_unless_claimed {
+    holder_store &store;
+    name_map::iterator place;
+    ~forget_unless_claimed() STILLMAP_NO_THREAD_SAFETY_ANALYSIS { store.tidy_locked(place); }
+  } const tidy{*this, place};
+  auto out = std::make_shared<claim>(*this, name);
+  place->second.claimed = true;
+  return out;
+}
+
+std::uint64_t holder_store::changes() const {
+  const lock_guard lock(mutex_);
+  return changes_;
+}
+
+void holder_store::wait(std::uint64_t seen, std::chrono::milliseconds time) {
+  unique_lock lock(mutex_);
+  changed_.wait_for(lock, time, [&]() STILLMAP_REQUIRES(mutex_) { return changes_ != seen; });
+}
+
+std::uint64_t holder_store::withdraw(const std::string &name) {
+  std::shared_ptr<const held_memory> newest;  // as in publish()
+  const lock_guard lock(mutex_);
+  const auto known = names_.find(name);
+  if (known == names_.end() || !known->second.newest) return 0;
+  newest = std::exchange(known->second.newest, nullptr);
+  return newest->about.generation;
+}
+
+std::vector<held_publication> holder_store::list() const {
+  std::vector<std::shared_ptr<const held_memory>> alive;  // not the last ones under the lock
+  std::vector<held_publication> out;
+  const lock_guard lock(mutex_);
+  for (const auto &[name, known] : names_) {
+    for (const auto &[generation, weak] : known.all) {
+      const auto memory = weak.lock();
+      if (!memory) continue;
+      alive.push_back(memory);
+      held_publication &p = out.emplace_back(memory->about);
+      p.newest = memory == known.newest;
+      for (const lease *l : leases_) {
+        if (&l->memory() == memory.get()) p.readers.push_back(l->reader());
+      }
+    }
+  }
+  return out;
+}
+
+std::size_t holder_store::open_fds() const {
+  std::size_t sum = 0;
+  for (const held_publication &p : list()) sum += p.pages;
+  return sum;
+}
+
+}  // namespace stillmap::publication

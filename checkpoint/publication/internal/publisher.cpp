@@ -1,0 +1,128 @@
+#include "stillmap/checkpoint/publication/internal/publisher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "stillmap/checkpoint/common/page_transfer.h"
+#include "stillmap/checkpoint/common/wait_idle.h"
+#include "stillmap/checkpoint/publication/internal/contents_digests.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/remap.h"
+
+namespace stillmap::publication {
+
+status publisher::describe(const std::string &name, std::span<const std::string> tags) {
+  STILLMAP_RETURN_IF_ERROR(check_name(name));
+  if (options_.metadata.size() > max_metadata_bytes) {
+    return make_error(errc::invalid_argument, "the metadata is too long", options_.metadata.size(),
+                      max_metadata_bytes, error_unit::bytes);
+  }
+  STILLMAP_ASSIGN_OR_RETURN(checkpoint::described_memory memory,
+                            checkpoint::describe(device_, tags));
+  STILLMAP_RETURN_IF_ERROR(checkpoint::check_exportable(memory.layout));
+  manifest_.name = name;
+  manifest_.device = device_.uuid();
+  manifest_.page_bytes = device_.capabilities().page_bytes;
+  manifest_.layout = std::move(memory.layout);
+  manifest_.metadata.assign(options_.metadata.begin(), options_.metadata.end());
+  pages_ = std::move(memory.pages);
+  return {};
+}
+
+result<published_memory> publisher::send(checkpoint::socket_channel &to) {
+  STILLMAP_RETURN_IF_ERROR(checkpoint::wait_until_idle(device_, options_.idle));
+  STILLMAP_RETURN_IF_ERROR(set_access(false));
+  message_stream messages(to, options_.timeout, options_.cancel);
+  if (const status sent = with_host_memory([&] { return send_all(messages); }); !sent) {
+    messages.refuse(sent.error());
+    if (const status undone = with_host_memory([&] { return set_access(true); }); !undone) {
+      report_background_error(undone.error());
+    }
+    return tl::unexpected(sent.error());
+  }
+  // From here on the holder may have it, whatever happens to its reply.
+  for (const page_ptr &p : pages_) p.set_imported(true);
+  reached(step::committed);
+  return with_host_memory([&]() -> result<published_memory> {
+    const auto reply = messages.receive(kind::published, max_request_bytes);
+    if (!reply) {
+      return tl::unexpected(
+          make_error(errc::busy,
+                     "the holder did not confirm: the memory may be published, and "
+                     "stays read-only")
+              .value()
+              .with({.cause = reply.error().message()}));
+    }
+    STILLMAP_ASSIGN_OR_RETURN(const generation_reply published,
+                              decode<generation_reply>(reply->body));
+    reached(step::published);
+    return published_memory{published.generation, manifest_.id(), pages_.size(),
+                            manifest_.layout.bytes()};
+  });
+}
+
+status publisher::send_all(message_stream &to) {
+  reached(step::sealed);
+  if (options_.digests) STILLMAP_RETURN_IF_ERROR(compute_digests(device_, manifest_));
+  const std::vector<std::byte> body = encode_publish(manifest_);
+  if (body.size() > max_manifest_bytes) {
+    return make_error(errc::not_supported, "the memory has too many mappings for one manifest",
+                      body.size(), max_manifest_bytes, error_unit::bytes);
+  }
+  STILLMAP_RETURN_IF_ERROR(to.send(kind::publish, body));
+  reached(step::manifest_sent);
+  STILLMAP_RETURN_IF_ERROR(send_pages(to));
+  reached(step::pages_sent);
+  STILLMAP_RETURN_IF_ERROR(to.receive(kind::ready, 0));
+  if (options_.cancel.stop_requested()) {
+    return make_error(errc::operation_canceled, "stop requested");
+  }
+  return to.send(kind::commit);
+}
+
+// In batches, which limits the number of open descriptors.
+status publisher::send_pages(message_stream &to) {
+  const std::span<const page_ptr> pages(pages_);
+  for (std::size_t i = 0; i < pages.size(); i += checkpoint::socket_channel::max_fds) {
+    const std::size_t n = std::min(checkpoint::socket_channel::max_fds, pages.size() - i);
+    STILLMAP_ASSIGN_OR_RETURN(const std::vector<owned_fd> exports,
+                              checkpoint::export_pages(device_, pages.subspan(i, n)));
+    std::vector<int> fds;
+    for (const owned_fd &fd : exports) fds.push_back(fd.get());
+    STILLMAP_RETURN_IF_ERROR(to.send_pages(fds));
+  }
+  return {};
+}
+
+std::vector<publisher::access_run> publisher::access_runs() const {
+  std::vector<access_run> out;
+  auto block = manifest_.layout.blocks.begin();
+  for (const auto &p : manifest_.layout.places) {
+    const virtual_range range{p.at, manifest_.layout.pages[p.page].bytes};
+    const bool same_block = block->range.contains(p.at);
+    while (!block->range.contains(p.at)) ++block;
+    if (same_block && !out.empty() && out.back().range.end() == p.at &&
+        out.back().access == p.access) {
+      out.back().range.bytes += range.bytes;
+    } else {
+      out.push_back({range, p.access});
+    }
+  }
+  return out;
+}
+
+status publisher::set_access(bool writable) {
+  std::vector<std::vector<access_grant>> access = manifest_.layout.access;
+  for (auto &list : access) {
+    for (access_grant &g : list) {
+      if (g.location.kind == location_kind::device) g.location.id = device_.ordinal();
+      if (!writable && g.mode == access_mode::read_write) g.mode = access_mode::read;
+    }
+  }
+  remap_plan plan({});
+  for (const access_run &r : access_runs()) plan.grant(r.range, access[r.access]);
+  return plan.empty() ? status() : device_.space().apply(std::move(plan));
+}
+
+}  // namespace stillmap::publication
