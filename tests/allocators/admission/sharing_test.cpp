@@ -55,6 +55,10 @@ class sharing_test : public ::testing::Test {
   void wait_until_waiting(std::uint64_t n) const {
     while (waiting() < n) std::this_thread::sleep_for(milliseconds(1));
   }
+  // Bytes may be granted before whoever released them has written that it did.
+  void wait_until_answered() const {
+    while (events(quota_action::answered).empty()) std::this_thread::sleep_for(milliseconds(1));
+  }
   std::size_t bells() const {
     std::size_t n = 0;
     for (const auto &e : std::filesystem::directory_iterator(::testing::TempDir())) {
@@ -78,6 +82,7 @@ TEST_F(sharing_test, cached_memory_of_another_is_given_back) {
   EXPECT_EQ(b->stats()->own, 50u);
   b->end_room();
   EXPECT_EQ(b->stats()->own, 30u) << "what was not used goes back";
+  wait_until_answered();
   const quota_wait_stats of_b = b->stats()->waits, of_a = a->stats()->waits;
   EXPECT_EQ(of_b.waits, 1u);
   EXPECT_EQ(of_b.granted, 1u);
@@ -260,7 +265,8 @@ TEST_F(sharing_test, what_is_in_use_is_given_once_it_is_not) {
   auto room = std::async(std::launch::async, [&] { return b->make_room(70).has_value(); });
   while (asked == 0) std::this_thread::yield();
   in_use = false;
-  while (*a->poll() == 0) std::this_thread::yield();
+  // This thread or the participant's own answers, whichever comes first.
+  while (room.wait_for(milliseconds(1)) != std::future_status::ready) EXPECT_TRUE(a->poll());
   EXPECT_TRUE(room.get());
 }
 
@@ -454,6 +460,7 @@ TEST_F(sharing_processes, one_that_is_stopped_is_passed_over) {
   ASSERT_EQ(waitpid(stopped, &status, WUNTRACED), stopped);
   const sharer me = join({}, milliseconds(20'000));
   EXPECT_TRUE(me->make_room(40)) << "30 of the other";
+  wait_until_answered();
   EXPECT_EQ(events(quota_action::asked).size(), 2u);
   EXPECT_EQ(events(quota_action::answered).size(), 1u);
   me->end_room();
