@@ -130,6 +130,40 @@ void add_handoff(command &group) {
   add_driver_options(receive, received.driver);
 }
 
+void add_holder(command &c, std::string &socket) {
+  c.argument(socket, "SOCKET",
+             "the holder's socket: a path, or an abstract name after '@'; programs find it in "
+             "STILLMAP_HOLDER")
+      .required();
+}
+
+void add_published(command &group) {
+  const auto [hold, held] = group.add(
+      "hold", run_hold_published,
+      "Keeps memory that processes publish, for its readers. It uses no GPU: it has a descriptor "
+      "of each page, so that published memory outlives its publisher, and readers that are "
+      "started again find it. Asked to end (Ctrl-C, SIGTERM, SIGHUP), it says what would be lost "
+      "and waits to be asked again.");
+  add_holder(hold, held.socket);
+  hold.flag("--end-at-once", held.end_at_once, "end when asked for the first time, as a service");
+  hold.json(held.json);
+
+  const auto [list, listed] =
+      group.add("published", run_list_published,
+                "Prints what a holder keeps: each generation of each name, who published it, and "
+                "who reads it.");
+  add_holder(list, listed.socket);
+  list.json(listed.json);
+
+  const auto [withdraw, withdrawn] = group.add(
+      "withdraw", run_withdraw,
+      "Gives a published name to no further reader. Its memory is freed when its last reader has "
+      "ended, or released it.");
+  add_holder(withdraw, withdrawn.socket);
+  withdraw.argument(withdrawn.name, "NAME", "the name under which it is published").required();
+  withdraw.json(withdrawn.json);
+}
+
 void add_identity(command &c, identity_options &into) {
   c.text("--credentials", into.folder, "DIR",
          "a folder with certificate.pem and key.pem, as written by stillmap task migrate "
@@ -255,13 +289,15 @@ void add_migrate_resolve(command &group) {
 void add_task_commands(command &root) {
   command &group = root.add(
       "task",
-      "Processes with a control server: suspend, save, hand over and migrate their memory.");
+      "Processes with a control server: suspend, save, hand over and migrate their memory; and "
+      "memory that they publish.");
   add_list(group);
   add_status(group);
   add_suspend(group);
   add_resume(group);
   add_snapshot(group);
   add_handoff(group);
+  add_published(group);
   command &migrate = group.add("migrate", "Move the memory of a running task to another machine.");
   migrate.notes =
       "Once on each machine:        stillmap task migrate credentials DIR\n"

@@ -71,6 +71,24 @@ struct handoff_receive_options {
 };
 outcome<exit_status> run_handoff_receive(const handoff_receive_options &o);
 
+struct hold_published_options {
+  std::string socket;
+  bool end_at_once = false, json = false;
+};
+outcome<exit_status> run_hold_published(const hold_published_options &o);
+
+struct list_published_options {
+  std::string socket;
+  bool json = false;
+};
+outcome<exit_status> run_list_published(const list_published_options &o);
+
+struct withdraw_options {
+  std::string socket, name;
+  bool json = false;
+};
+outcome<exit_status> run_withdraw(const withdraw_options &o);
+
 struct migrate_credentials_options {
   std::string folder, name;
   int days = 365;
