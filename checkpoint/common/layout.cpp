@@ -55,7 +55,7 @@ class describer {
         return fail(errc::busy, "memory of these tags has been released", at);
       }
       if (m.backing->imported()) {
-        return fail(errc::not_supported, "the memory belongs to another process", at);
+        return fail(errc::not_supported, "another process has the memory, too", at);
       }
       for (access_grant &g : m.access) STILLMAP_RETURN_IF_ERROR(generalise(g.location, at));
       const auto [known, first] = known_.try_emplace(m.backing->id(), out_.pages.size());

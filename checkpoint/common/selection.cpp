@@ -40,7 +40,7 @@ class selector {
       released_ = released_ || m.state == mapping_state::released;
       if (!m.backing) continue;  // never so in a reservation
       if (!imports_ && m.backing->imported()) {
-        return fail(errc::not_supported, "the memory belongs to another process", m.range.begin);
+        return fail(errc::not_supported, "another process has the memory, too", m.range.begin);
       }
       const auto [at, first] = known_.try_emplace(m.backing->id(), out_.pages.size());
       if (first) {
