@@ -81,8 +81,9 @@ double shared_bytes() {
 // A folder for what the readers report: a file each.
 class reports {
  public:
-  reports() : folder_(std::filesystem::temp_directory_path() /
-                      ("stillmap-bench-" + std::to_string(::getpid()))) {
+  reports()
+      : folder_(std::filesystem::temp_directory_path() /
+                ("stillmap-bench-" + std::to_string(::getpid()))) {
     std::filesystem::create_directory(folder_);
   }
   ~reports() { std::filesystem::remove_all(folder_); }
@@ -115,7 +116,8 @@ class reports {
     std::fprintf(stderr, "the reader: %s\n", read.error().message().c_str());
     ::_exit(3);
   }
-  const double since_start = static_cast<double>(now_ns() - std::atoll(std::getenv(begin_name))) / 1e6;
+  const double since_start =
+      static_cast<double>(now_ns() - std::atoll(std::getenv(begin_name))) / 1e6;
   const std::filesystem::path report = folder / std::to_string(::getpid());
   std::ofstream(report.string() + ".new") << watch.seconds() * 1e3 << ' ' << since_start << '\n';
   std::filesystem::rename(report.string() + ".new", report);
@@ -141,7 +143,8 @@ class reports {
 
 void start_reader(std::list<other_process> &into, const std::string &place, const reports &r) {
   into.emplace_back(std::vector<std::string>{
-      std::string(place_name) + '=' + place, std::string(begin_name) + '=' + std::to_string(now_ns()),
+      std::string(place_name) + '=' + place,
+      std::string(begin_name) + '=' + std::to_string(now_ns()),
       "STILLMAP_BENCH_REPORTS=" + r.folder(),
       std::string("HOSTCUDA=") + hostcuda_settings(name_of(memory_kind::backed))});
 }

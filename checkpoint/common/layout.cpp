@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "stillmap/checkpoint/common/published_blocks.h"
 #include "stillmap/checkpoint/common/selection.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
@@ -13,8 +14,9 @@ namespace {
 
 class describer {
  public:
-  describer(const device &d, std::span<const std::string> tags, const extra_references &extra)
-      : device_(d), tags_(tags), extra_(extra) {}
+  describer(const device &d, std::span<const std::string> tags, const extra_references &extra,
+            published_memory_is published)
+      : device_(d), tags_(tags), extra_(extra), published_(published) {}
 
   result<described_memory> run() {
     if (!device_.capabilities().vmm) {
@@ -27,7 +29,10 @@ class describer {
       if (tag == tags_.end()) continue;
       seen[static_cast<std::size_t>(tag - tags_.begin())] = true;
       STILLMAP_RETURN_IF_ERROR(device_.space().collect_range(b.range));
-      STILLMAP_RETURN_IF_ERROR(add(b));
+      auto reference = published_ == published_memory_is::referred_to
+                           ? published_blocks::find(device_, b.range.begin)
+                           : std::nullopt;
+      STILLMAP_RETURN_IF_ERROR(reference ? refer_to(std::move(*reference)) : add(b));
     }
     if (const auto missing = std::find(seen.begin(), seen.end(), false); missing != seen.end()) {
       const error e = make_error(errc::invalid_argument, "no memory has this tag").value();
@@ -43,6 +48,18 @@ class describer {
   }
 
  private:
+  status refer_to(published_reference r) {
+    for (const mapping_record &m : device_.space().mappings(r.range)) {
+      if (m.state == mapping_state::mapped && m.backing->imported()) continue;
+      return fail(errc::not_supported,
+                  "a page of published memory was made writable here: copy the memory, or leave "
+                  "out its tag",
+                  m.range.begin);
+    }
+    out_.layout.published.push_back(std::move(r));
+    return {};
+  }
+
   status add(const block_record &b) {
     out_.layout.blocks.push_back({b.range, b.tag, b.generation});
     bool same_block = false;  // as the previous place
@@ -54,7 +71,7 @@ class describer {
       if (m.state == mapping_state::released) {
         return fail(errc::busy, "memory of these tags has been released", at);
       }
-      if (m.backing->imported()) {
+      if (m.backing->imported() && published_ == published_memory_is::referred_to) {
         return fail(errc::not_supported, "another process has the memory, too", at);
       }
       for (access_grant &g : m.access) STILLMAP_RETURN_IF_ERROR(generalise(g.location, at));
@@ -104,6 +121,7 @@ class describer {
   const device &device_;
   std::span<const std::string> tags_;
   const extra_references &extra_;
+  const published_memory_is published_;
   described_memory out_;
   std::unordered_map<std::uint64_t, std::size_t> known_;  // by page id: index in pages and holds_
   std::vector<hold> holds_;
@@ -139,8 +157,9 @@ std::size_t memory_layout::mapped_bytes(virtual_range within) const {
 }
 
 result<described_memory> describe(const device &d, std::span<const std::string> tags,
-                                  const extra_references &extra) {
-  return with_host_memory("checkpoint::describe", [&] { return describer(d, tags, extra).run(); });
+                                  const extra_references &extra, published_memory_is published) {
+  return with_host_memory("checkpoint::describe",
+                          [&] { return describer(d, tags, extra, published).run(); });
 }
 
 status detach_pages(const device &d, const described_memory &memory) {
@@ -181,6 +200,22 @@ status check_layout(const memory_layout &l, std::size_t granularity) {
     if (!whole_pages(r, granularity)) return no("a block does not consist of whole pages", r.begin);
     if (i != 0 && r.begin < l.blocks[i - 1].range.end()) {
       return no("blocks overlap, or are not in order", r.begin);
+    }
+  }
+  device_address referred_to;
+  for (const published_reference &r : l.published) {
+    if (!whole_pages(r.range, granularity)) {
+      return no("a published block does not consist of whole pages", r.range.begin);
+    }
+    if (r.range.begin < referred_to) {
+      return no("published blocks overlap, or are not in order", r.range.begin);
+    }
+    referred_to = r.range.end();
+    const auto next = std::partition_point(l.blocks.begin(), l.blocks.end(), [&](const auto &b) {
+      return b.range.end() <= r.range.begin;
+    });
+    if (next != l.blocks.end() && next->range.overlaps(r.range)) {
+      return no("a published block overlaps another block", r.range.begin);
     }
   }
   for (std::size_t i = 0; i < l.pages.size(); ++i) {

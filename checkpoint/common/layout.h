@@ -9,10 +9,21 @@
 #include <string>
 #include <vector>
 
+#include "stillmap/checkpoint/base/fixed_bytes.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/device.h"
 
 namespace stillmap::checkpoint {
+
+// A block whose contents are what another process published: the layout refers to it in place of pages.
+struct published_reference {
+  virtual_range range;
+  std::string tag;
+  std::string name;                               // under which it was published
+  fixed_bytes<32, struct publication_id_tag> id;  // of the contents
+  std::uint32_t block = 0;                        // of the publication, which may have several
+  bool operator==(const published_reference &) const = default;
+};
 
 struct memory_layout {
   // The id, in locations, of the device that holds the memory, whatever its ordinal in a process.
@@ -37,6 +48,8 @@ struct memory_layout {
   std::vector<page> pages;    // in order of their first place
   std::vector<place> places;
   std::vector<std::vector<access_grant>> access;  // each distinct list once
+  // Blocks that are not part of it: who restores the layout attaches them. In address order.
+  std::vector<published_reference> published;
 
   std::size_t bytes() const;                                      // of all pages, each once
   std::vector<virtual_range> tagged(std::string_view tag) const;  // whole blocks
@@ -54,16 +67,21 @@ struct described_memory {
 // pages of the tags itself passes this.
 using extra_references = std::function<long(const page_ptr &)>;
 
+// What is done with blocks that another process published.
+enum class published_memory_is { referred_to, copied };
+
 // Describes all blocks of these tags, also those with nothing mapped. Waits first for mappings of
-// these blocks that are retiring.
+// these blocks that are retiring. Of published blocks, `layout.published` has references, unless they are copied.
 // Errors:  invalid_argument (no block has one of these tags), busy (a page is also used outside of
 //          these tags, or some of the memory is suspended: value = the address), not_supported
-//          (memory of another process, or that other devices can access: value = the address; a
+//          (memory of another process that is not published, or of which this process has private copies of some
+//          pages; memory that other devices can access: value = the address; a
 //          device without VMM), the driver's.
 // Threads: no page of the tags may be mapped or unmapped during the call.
 // Cost:    none, unless something is retiring.
 result<described_memory> describe(const device &d, std::span<const std::string> tags,
-                                  const extra_references &extra = {});
+                                  const extra_references &extra = {},
+                                  published_memory_is published = published_memory_is::referred_to);
 
 // Unmaps the pages from all their places for good: the places are released (mapping_state).
 // Requires: no device work uses them.

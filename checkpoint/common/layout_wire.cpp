@@ -14,6 +14,12 @@ void fields(Wire &w, field_of<Wire, memory_location> &l) {
 }
 
 template <class Wire>
+void fields(Wire &w, field_of<Wire, std::vector<published_reference>> &l) {
+  w.elements(l, w.count(l, 60),
+             [&](auto &p) { w(p.range.begin, p.range.bytes, p.tag, p.name, p.id.bytes, p.block); });
+}
+
+template <class Wire>
 void fields(Wire &w, field_of<Wire, memory_layout> &l) {
   const std::size_t blocks = w.count(l.blocks, 20), pages = w.count(l.pages, 24),
                     lists = w.count(l.access, 4), places = w.count(l.places, 16);
@@ -32,6 +38,7 @@ void fields(Wire &w, field_of<Wire, memory_layout> &l) {
     });
   });
   w.elements(l.places, places, [&](auto &p) { w(p.at, p.page, p.access); });
+  fields(w, l.published);
 }
 
 }  // namespace
@@ -49,6 +56,21 @@ result<memory_layout> decode_layout(std::span<const std::byte> from) {
   fields(r, l);
   if (r.done()) return l;
   return make_error(errc::corrupt, "the bytes are no memory layout");
+}
+
+std::vector<std::byte> encode(const std::vector<published_reference> &l) {
+  wire_writer w;
+  fields(w, l);
+  return w.take();
+}
+
+result<std::vector<published_reference>> decode_references(std::span<const std::byte> from) {
+  const operation_scope scope("checkpoint::decode_references");
+  wire_reader r(from);
+  std::vector<published_reference> l;
+  fields(r, l);
+  if (r.done()) return l;
+  return make_error(errc::corrupt, "the bytes are no references to published memory");
 }
 
 }  // namespace stillmap::checkpoint

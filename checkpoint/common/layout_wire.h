@@ -18,4 +18,8 @@ std::vector<std::byte> encode(const memory_layout &l);
 // Errors: corrupt.
 result<memory_layout> decode_layout(std::span<const std::byte> from);
 
+// References alone, as a layout has them. Errors: corrupt.
+std::vector<std::byte> encode(const std::vector<published_reference> &l);
+result<std::vector<published_reference>> decode_references(std::span<const std::byte> from);
+
 }  // namespace stillmap::checkpoint

@@ -14,13 +14,24 @@ namespace stillmap::checkpoint {
 result<restored_memory> restored_memory::reserve(const stillmap::device &d, memory_layout layout,
                                                  placement where) {
   return with_host_memory("restored_memory::reserve", [&]() -> result<restored_memory> {
+    std::vector<device_address> at;
+    for (const memory_layout::block &b : layout.blocks) {
+      at.push_back(where == placement::same ? b.range.begin : device_address());
+    }
+    return reserve_at(d, std::move(layout), at);
+  });
+}
+
+result<restored_memory> restored_memory::reserve_at(const stillmap::device &d, memory_layout layout,
+                                                    std::span<const device_address> at) {
+  return with_host_memory("restored_memory::reserve_at", [&]() -> result<restored_memory> {
     restored_memory out(d, std::move(layout));
     out.blocks_.reserve(out.layout_.blocks.size());
     auto place = out.layout_.places.begin();
     for (memory_layout::block &b : out.layout_.blocks) {
       reservation_options options;
-      options.exact_address = where == placement::same;
-      if (options.exact_address) options.hint = b.range.begin;
+      options.hint = at[out.blocks_.size()];
+      options.exact_address = static_cast<bool>(options.hint);
       options.tag = b.tag;
       STILLMAP_ASSIGN_OR_RETURN(reservation made, reservation::create(d, b.range.bytes, options));
       const virtual_range original = std::exchange(b.range, made.range());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,10 @@ class restored_memory {
   // Cost:     one reserve a block.
   static result<restored_memory> reserve(const stillmap::device &d, memory_layout layout,
                                          placement where = placement::same);
+  // Block i at at[i], or anywhere if that is 0.
+  // Requires: an address for each block.
+  static result<restored_memory> reserve_at(const stillmap::device &d, memory_layout layout,
+                                            std::span<const device_address> at);
   restored_memory(restored_memory &&) noexcept = default;
   // By swapping: the destructor of `o` releases the memory that was here.
   restored_memory &operator=(restored_memory &&o) noexcept;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -16,8 +17,13 @@
 namespace stillmap::publication {
 
 struct attach_options : client_options {
-  std::uint64_t generation = 0;  // 0: the newest
+  // Which generation of the name: by its number or by the id of its contents; neither: the newest.
+  std::uint64_t generation = 0;
+  image::sha256 id;
   checkpoint::placement where = checkpoint::placement::same;
+  // In place of `where`, the address of each block of the publication; 0, and those beyond the end: anywhere.
+  // Empty: `where` holds.
+  std::vector<device_address> addresses;
   // How long to wait until somebody publishes the name.
   std::chrono::milliseconds wait{0};
   // Compares the contents with the publisher's digests, on the device.
@@ -80,6 +86,16 @@ class attached_memory {
 // Cost:    one reserve a block, one import and one map a page, one set-access a contiguous run.
 result<attached_memory> attach(const device &d, const std::string &address, const std::string &name,
                                const attach_options &options = {});
+
+// Attaches what a layout refers to, each block at its address there: the layout of a snapshot that was restored, or of
+// memory that was handed over or migrated here (restored_memory::layout().published). Generations are found by the
+// ids of their contents. Blocks of a publication that the layout does not have are mapped anywhere.
+// Ensures: success: one result for each publication. Failure: none is attached.
+// Errors:  as attach(); invalid_argument (a reference to a block that the publication does not have).
+result<std::vector<attached_memory>> attach(
+    const device &d, const std::string &address,
+    std::span<const checkpoint::published_reference> references,
+    const attach_options &options = {});
 
 // The right to publish a name first: meanwhile the holder lets others that want to attach or claim wait.
 // Given up by its destructor, or if this process dies. Threads: externally synchronised.

@@ -88,6 +88,7 @@ struct held_publication {
   std::uint64_t generation = 0;
   bool newest = false;  // the one that attach() gives; false also for one that was withdrawn
   std::array<unsigned char, 16> device{};
+  image::sha256 id;  // of the contents; zero without digests
   std::uint64_t pages = 0, bytes = 0;
   pid_t publisher = 0;
   std::vector<pid_t> readers;  // each attachment once

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <unordered_map>
 
+#include "stillmap/checkpoint/common/layout_wire.h"
+#include "stillmap/checkpoint/snapshot/snapshot.h"
 #include "stillmap/vmm/base/operation.h"
+#include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/driver.h"
 
 namespace stillmap::snapshot {
@@ -13,6 +17,13 @@ namespace {
 using checkpoint::memory_layout;
 
 constexpr std::uint32_t no_page = UINT32_MAX;
+
+result<std::vector<checkpoint::published_reference>> references_of(const image::manifest &m) {
+  const auto note = std::find_if(m.notes.begin(), m.notes.end(),
+                                 [](const auto &n) { return n.name == published_note; });
+  if (note == m.notes.end()) return {};
+  return checkpoint::decode_references(note->bytes);
+}
 
 }  // namespace
 
@@ -37,15 +48,31 @@ image::manifest manifest_of(const device &d, const memory_layout &l) {
   for (const memory_layout::place &p : l.places) {
     m.places.push_back({p.at.value(), p.page, p.access});
   }
+  if (!l.published.empty()) m.notes.push_back({published_note, checkpoint::encode(l.published)});
   return m;
+}
+
+std::vector<image::manifest::note> notes_of_application(const image::manifest &m) {
+  std::vector<image::manifest::note> out;
+  std::copy_if(m.notes.begin(), m.notes.end(), std::back_inserter(out),
+               [](const auto &n) { return n.name != published_note; });
+  return out;
 }
 
 result<selected_memory> select_memory(const image::manifest &m, std::span<const std::string> tags) {
   const operation_scope scope("snapshot::select_memory");
   std::vector<bool> chosen(m.tags.size(), tags.empty());
+  STILLMAP_ASSIGN_OR_RETURN(auto published, references_of(m));
+  if (!tags.empty()) {
+    std::erase_if(published, [&](const auto &p) {
+      return std::find(tags.begin(), tags.end(), p.tag) == tags.end();
+    });
+  }
   for (const std::string &tag : tags) {
     const auto found = std::find(m.tags.begin(), m.tags.end(), tag);
     if (found == m.tags.end()) {
+      const auto has_tag = [&](const auto &p) { return p.tag == tag; };
+      if (std::any_of(published.begin(), published.end(), has_tag)) continue;
       return tl::unexpected(
           make_error(errc::invalid_argument, "the image has no memory of this tag")
               .value()
@@ -60,6 +87,7 @@ result<selected_memory> select_memory(const image::manifest &m, std::span<const 
     end += p.bytes;
   }
   selected_memory out;
+  out.layout.published = std::move(published);
   out.layout.access = m.access_lists;
   std::vector<std::uint32_t> renumbered(m.pages.size(), no_page);
   auto place = m.places.begin();

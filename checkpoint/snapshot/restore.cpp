@@ -63,7 +63,7 @@ status restore_operation::fetch(const restore_options &options) {
 
 result<restored> restore_operation::finish() && {
   const operation_scope scope("restore_operation::finish");
-  std::vector<image::manifest::note> notes = from_.manifest().notes;
+  std::vector<image::manifest::note> notes = notes_of_application(from_.manifest());
   std::vector<virtual_range> original;
   if (relocate_) {
     for (const memory_layout::block &b : wanted_.layout.blocks) original.push_back(b.range);

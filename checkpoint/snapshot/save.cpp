@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "stillmap/checkpoint/base/parallel_for.h"
 #include "stillmap/checkpoint/common/wait_idle.h"
 #include "stillmap/checkpoint/snapshot/internal/device_contents.h"
@@ -9,13 +11,20 @@
 namespace stillmap::snapshot {
 
 result<save_operation> save_operation::create(const device &d, std::span<const std::string> tags,
-                                              const std::vector<image::manifest::note> &notes) {
+                                              const std::vector<image::manifest::note> &notes,
+                                              checkpoint::published_memory_is published) {
   const operation_scope scope("save_operation::create");
+  const auto is_ours = [](const auto &n) { return n.name == published_note; };
+  if (std::any_of(notes.begin(), notes.end(), is_ours)) {
+    return tl::unexpected(make_error(errc::invalid_argument, "the name of a note is reserved")
+                              .value()
+                              .with({.found = published_note}));
+  }
   STILLMAP_ASSIGN_OR_RETURN(auto lease,
                             checkpoint::tag_lease::take(d, tags, checkpoint::lease_kind::shared));
-  STILLMAP_ASSIGN_OR_RETURN(auto memory, checkpoint::describe(d, tags));
+  STILLMAP_ASSIGN_OR_RETURN(auto memory, checkpoint::describe(d, tags, {}, published));
   image::manifest what = manifest_of(d, memory.layout);
-  what.notes = notes;
+  what.notes.insert(what.notes.end(), notes.begin(), notes.end());
   return save_operation(d, std::move(lease), std::move(memory.layout), std::move(what));
 }
 
@@ -38,7 +47,8 @@ result<image::written> save(const device &d, std::span<const std::string> tags,
                             const std::string &path, const save_options &options) {
   return with_host_memory("snapshot::save", [&]() -> result<image::written> {
     STILLMAP_RETURN_IF_ERROR(checkpoint::wait_until_idle(d, options.idle));
-    STILLMAP_ASSIGN_OR_RETURN(auto memory, save_operation::create(d, tags, options.notes));
+    STILLMAP_ASSIGN_OR_RETURN(auto memory,
+                              save_operation::create(d, tags, options.notes, options.published));
     return memory.write(path, options.image);
   });
 }

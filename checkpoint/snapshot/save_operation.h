@@ -17,9 +17,12 @@ class save_operation {
  public:
   // Reads the layout of the memory from the ledger.
   // Requires: the memory is idle.
-  // Errors:   those of checkpoint::describe; busy (one of the tags is being suspended or sent).
-  static result<save_operation> create(const device &d, std::span<const std::string> tags,
-                                       const std::vector<image::manifest::note> &notes);
+  // Errors:   those of checkpoint::describe; busy (one of the tags is being suspended or sent),
+  //           invalid_argument (a note has the name of the one with the references).
+  static result<save_operation> create(
+      const device &d, std::span<const std::string> tags,
+      const std::vector<image::manifest::note> &notes,
+      checkpoint::published_memory_is published = checkpoint::published_memory_is::referred_to);
 
   // Errors: as save(), after the memory was described.
   result<image::written> write(const std::string &path, const image::write_options &options);

@@ -108,8 +108,9 @@ result<written_set> save_set(std::span<const set_part> parts, const std::string 
     std::vector<save_operation> memory;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       STILLMAP_ASSIGN_OR_RETURN(
-          auto m,
-          in_part(save_operation::create(parts[i].device, parts[i].tags, parts[i].notes), set, i));
+          auto m, in_part(save_operation::create(parts[i].device, parts[i].tags, parts[i].notes,
+                                                 parts[i].published),
+                          set, i));
       memory.push_back(std::move(m));
     }
     written_set out{set.set(), std::vector<image::written>(parts.size())};

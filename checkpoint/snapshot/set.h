@@ -21,6 +21,8 @@ struct set_part {
   std::vector<std::string> tags;
   std::optional<fence> idle;                 // as save_options::idle, of this device
   std::vector<image::manifest::note> notes;  // data of the application, returned by restore_set()
+  // As save_options::published.
+  checkpoint::published_memory_is published = checkpoint::published_memory_is::referred_to;
 };
 
 struct save_set_progress {

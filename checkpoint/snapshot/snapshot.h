@@ -23,7 +23,13 @@ struct save_options {
   // on the device.
   std::optional<fence> idle;
   std::vector<image::manifest::note> notes;  // data of the application, returned by restore()
+  // Of memory that another process published and this one attached, the image has references, which
+  // restore() returns in memory.layout().published; or a copy, as of all other memory.
+  checkpoint::published_memory_is published = checkpoint::published_memory_is::referred_to;
 };
+
+// The name of the note that has the references.
+inline constexpr const char *published_note = "stillmap.published";
 
 // Writes an image of all memory with one of these tags: buffers, allocators, manual mappings.
 // Requires: until it returns, nothing changes the memory, its pages or its mappings.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "stillmap/checkpoint/base/key_file.h"
+#include "stillmap/checkpoint/common/published_blocks.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/base/try.h"
@@ -168,7 +169,9 @@ result<suspended_tag> executor::suspend(const suspend_request &r, std::stop_toke
   if (r.all) {
     std::set<std::string> mapped;
     for (const block_record &b : device_.space().blocks()) {
-      if (b.mapped_bytes != 0) mapped.insert(b.tag);
+      // What another process published is freed by nobody's suspension.
+      const bool is_own = !checkpoint::published_blocks::find(device_, b.range.begin);
+      if (b.mapped_bytes != 0 && is_own) mapped.insert(b.tag);
     }
     std::erase_if(tags, [&](const std::string &tag) { return !mapped.contains(tag); });
     if (tags.empty()) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "stillmap/checkpoint/common/page_transfer.h"
+#include "stillmap/checkpoint/common/published_blocks.h"
 #include "stillmap/checkpoint/common/restored_memory.h"
 #include "stillmap/checkpoint/publication/attached_memory.h"
 
@@ -12,19 +13,24 @@ namespace stillmap::publication {
 class attached_memory::core {
  public:
   core(checkpoint::socket_channel lease, std::uint64_t generation, manifest m,
-       checkpoint::page_importer pages, checkpoint::restored_memory memory)
+       checkpoint::page_importer pages, checkpoint::restored_memory memory,
+       checkpoint::published_blocks registered)
       : lease_(std::move(lease)),
         generation_(generation),
         manifest_(std::move(m)),
         pages_(std::move(pages)),
-        memory_(std::move(memory)) {}
+        memory_(std::move(memory)),
+        registered_(std::move(registered)) {}
 
   std::uint64_t generation() const { return generation_; }
   const manifest &published() const { return manifest_; }
   const checkpoint::restored_memory &memory() const { return memory_; }
   std::size_t private_bytes() const { return private_bytes_; }
   status make_writable(virtual_range range, stream_ref stream);
-  status release(const fence &idle) { return memory_.release(idle); }
+  status release(const fence &idle) {
+    registered_ = {};
+    return memory_.release(idle);
+  }
 
  private:
   struct shared_page {
@@ -38,6 +44,7 @@ class attached_memory::core {
   const manifest manifest_;
   checkpoint::page_importer pages_;  // its pools create the copies; no page is kept
   checkpoint::restored_memory memory_;
+  checkpoint::published_blocks registered_;
   std::vector<bool> private_;  // by page of the layout; empty: none
   std::size_t private_bytes_ = 0;
 };

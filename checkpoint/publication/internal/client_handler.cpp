@@ -73,7 +73,7 @@ result<client_handler::lease> client_handler::attach(const attach_request &r) {
   const auto until = std::chrono::steady_clock::now() + r.wait;
   for (;;) {
     const std::uint64_t seen = store_.changes();
-    if (lease found = store_.find(r.name, r.generation, with_.peer().pid)) {
+    if (lease found = store_.find(r.name, r.generation, r.id, with_.peer().pid)) {
       reached(holder_step::attach_received);
       const held_memory &memory = found->memory();
       if (memory.about.device != r.device || memory.page_bytes != r.page_bytes) {
@@ -82,7 +82,8 @@ result<client_handler::lease> client_handler::attach(const attach_request &r) {
       STILLMAP_RETURN_IF_ERROR(send_memory(*found));
       return found;
     }
-    if (r.claim && r.generation == 0) {
+    const bool newest = r.generation == 0 && r.id.is_zero();
+    if (r.claim && newest) {
       if (const auto held = store_.try_claim(r.name)) {
         STILLMAP_RETURN_IF_ERROR(serve_claim(*held));
         return lease();
@@ -94,8 +95,8 @@ result<client_handler::lease> client_handler::attach(const attach_request &r) {
                           static_cast<std::uint64_t>(r.wait.count()), 0, error_unit::milliseconds);
       }
       return make_error(errc::invalid_argument,
-                        r.generation == 0 ? "nothing is published under this name"
-                                          : "there is no such generation of the name",
+                        newest ? "nothing is published under this name"
+                               : "there is no such generation of the name",
                         r.generation);
     }
     if (stop_.stop_requested() || client_is_gone()) {
@@ -136,6 +137,7 @@ status client_handler::publish(std::span<const std::byte> body) {
     STILLMAP_ASSIGN_OR_RETURN(const manifest m, decode_manifest(encoded));
     memory->about.name = m.name;
     memory->about.device = m.device;
+    memory->about.id = m.id();
     memory->about.pages = m.layout.pages.size();
     memory->about.bytes = m.layout.bytes();
     memory->about.publisher = with_.peer().pid;

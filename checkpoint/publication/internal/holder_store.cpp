@@ -45,15 +45,18 @@ std::uint64_t holder_store::publish(std::shared_ptr<held_memory> memory) {
 }
 
 std::shared_ptr<holder_store::lease> holder_store::find(const std::string &name,
-                                                        std::uint64_t generation, pid_t reader) {
+                                                        std::uint64_t generation,
+                                                        const image::sha256 &id, pid_t reader) {
   std::shared_ptr<lease> out;  // its destructor locks: not while the lock is held
   const lock_guard lock(mutex_);
   const auto known = names_.find(name);
   if (known == names_.end()) return nullptr;
-  std::shared_ptr<const held_memory> memory = known->second.newest;
-  if (generation != 0) {
-    const auto found = known->second.all.find(generation);
-    memory = found != known->second.all.end() ? found->second.lock() : nullptr;
+  const bool newest = generation == 0 && id.is_zero();
+  std::shared_ptr<const held_memory> memory = newest ? known->second.newest : nullptr;
+  for (const auto &[number, weak] : known->second.all) {
+    if (newest || (generation != 0 && number != generation)) continue;
+    const auto held = weak.lock();
+    if (held && (id.is_zero() || held->about.id == id)) memory = held;
   }
   if (!memory) return nullptr;
   const auto place = leases_.insert(nullptr).first;  // what may throw, first

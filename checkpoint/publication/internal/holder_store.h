@@ -57,9 +57,9 @@ class holder_store {
   // Makes it the newest generation of its name, and returns which. The one before stays as long as it has
   // leases.
   std::uint64_t publish(std::shared_ptr<held_memory> memory) STILLMAP_EXCLUDES(mutex_);
-  // The generation; 0: the newest. Null: there is none.
-  std::shared_ptr<lease> find(const std::string &name, std::uint64_t generation, pid_t reader)
-      STILLMAP_EXCLUDES(mutex_);
+  // The generation of that number, or with that id; 0 and zero: the newest. Null: there is none.
+  std::shared_ptr<lease> find(const std::string &name, std::uint64_t generation,
+                              const image::sha256 &id, pid_t reader) STILLMAP_EXCLUDES(mutex_);
   // Null: the name is published, or somebody has the claim.
   std::shared_ptr<claim> try_claim(const std::string &name) STILLMAP_EXCLUDES(mutex_);
   // The number of publications and of claims that were given up, so far.

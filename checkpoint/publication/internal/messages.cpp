@@ -19,7 +19,7 @@ using checkpoint::wire_writer;
 
 template <class Wire>
 void fields(Wire &w, field_of<Wire, attach_request> &m) {
-  w(m.name, m.generation, m.device, m.page_bytes, m.wait, m.claim);
+  w(m.name, m.generation, m.id.bytes, m.device, m.page_bytes, m.wait, m.claim);
 }
 template <class Wire>
 void fields(Wire &w, field_of<Wire, withdraw_request> &m) {
@@ -32,8 +32,8 @@ void fields(Wire &w, field_of<Wire, generation_reply> &m) {
 }
 template <class Wire>
 void fields(Wire &w, field_of<Wire, listing> &m) {
-  w.elements(m, w.count(m, 60), [&](auto &p) {
-    w(p.name, p.generation, p.newest, p.device, p.pages, p.bytes, p.publisher);
+  w.elements(m, w.count(m, 92), [&](auto &p) {
+    w(p.name, p.generation, p.newest, p.device, p.id.bytes, p.pages, p.bytes, p.publisher);
     w.elements(p.readers, w.count(p.readers, 4), [&](auto &pid) { w(pid); });
   });
 }

@@ -44,7 +44,8 @@ inline constexpr std::size_t max_manifest_bytes =
 
 struct attach_request {
   std::string name;
-  std::uint64_t generation = 0;  // 0: the newest
+  std::uint64_t generation = 0;
+  image::sha256 id;  // neither: the newest
   std::array<unsigned char, 16> device{};
   std::uint64_t page_bytes = 0;
   std::chrono::milliseconds wait{0};  // for somebody to publish the name

@@ -20,6 +20,10 @@ status publisher::describe(const std::string &name, std::span<const std::string>
   }
   STILLMAP_ASSIGN_OR_RETURN(checkpoint::described_memory memory,
                             checkpoint::describe(device_, tags));
+  if (!memory.layout.published.empty()) {
+    return make_error(errc::not_supported, "another process has published the memory",
+                      memory.layout.published.front().range.begin.value(), 0, error_unit::address);
+  }
   STILLMAP_RETURN_IF_ERROR(checkpoint::check_exportable(memory.layout));
   manifest_.name = name;
   manifest_.device = device_.uuid();

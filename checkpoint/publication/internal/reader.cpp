@@ -18,9 +18,13 @@ result<std::variant<attached_memory, claim>> reader::run(const std::string &addr
   }
   STILLMAP_ASSIGN_OR_RETURN(checkpoint::socket_channel with, connect(address, options_));
   message_stream messages(with, options_.timeout, options_.cancel);
-  const attach_request request{name,           options_.generation,
-                               device_.uuid(), device_.capabilities().page_bytes,
-                               options_.wait,  may_claim};
+  const attach_request request{.name = name,
+                               .generation = options_.generation,
+                               .id = options_.id,
+                               .device = device_.uuid(),
+                               .page_bytes = device_.capabilities().page_bytes,
+                               .wait = options_.wait,
+                               .claim = may_claim};
   STILLMAP_RETURN_IF_ERROR(messages.send(kind::attach, encode(request)));
   STILLMAP_ASSIGN_OR_RETURN(
       const checkpoint::socket_message reply,
@@ -30,8 +34,10 @@ result<std::variant<attached_memory, claim>> reader::run(const std::string &addr
     return outcome(claim(std::move(with), name));
   }
   STILLMAP_ASSIGN_OR_RETURN(attached_reply attached, decode_attached(reply.body));
-  if (attached.manifest.name != name ||
-      (options_.generation != 0 && attached.generation != options_.generation)) {
+  const bool asked_for = attached.manifest.name == name &&
+                         (options_.generation == 0 || attached.generation == options_.generation) &&
+                         (options_.id.is_zero() || attached.manifest.id() == options_.id);
+  if (!asked_for) {
     return make_error(errc::corrupt, "the holder sends something else than was asked for",
                       attached.generation, options_.generation);
   }
@@ -52,9 +58,17 @@ result<attached_memory> reader::map(checkpoint::socket_channel &with, message_st
   for (auto &list : layout.access) {
     list = {{on_device(checkpoint::memory_layout::own_device), access_mode::read}};
   }
+  std::vector<device_address> addresses = options_.addresses;
+  if (addresses.size() > layout.blocks.size()) {
+    return make_error(errc::invalid_argument, "the publication has fewer blocks", addresses.size(),
+                      layout.blocks.size(), error_unit::items);
+  }
+  if (!addresses.empty()) addresses.resize(layout.blocks.size());
   STILLMAP_ASSIGN_OR_RETURN(
       checkpoint::restored_memory memory,
-      checkpoint::restored_memory::reserve(device_, std::move(layout), options_.where));
+      addresses.empty()
+          ? checkpoint::restored_memory::reserve(device_, std::move(layout), options_.where)
+          : checkpoint::restored_memory::reserve_at(device_, std::move(layout), addresses));
   reached(step::reserved);
   checkpoint::page_importer importer(device_);
   STILLMAP_RETURN_IF_ERROR(messages.receive_pages(
@@ -63,9 +77,25 @@ result<attached_memory> reader::map(checkpoint::socket_channel &with, message_st
   reached(step::pages_received);
   STILLMAP_RETURN_IF_ERROR(memory.map(importer.take()));
   if (options_.verify) STILLMAP_RETURN_IF_ERROR(check_digests(device_, m, memory.layout()));
+  STILLMAP_ASSIGN_OR_RETURN(auto registered, register_blocks(m, memory.layout()));
   reached(step::mapped);
   return attached_memory(std::make_unique<attached_memory::core>(
-      std::move(with), reply.generation, std::move(m), std::move(importer), std::move(memory)));
+      std::move(with), reply.generation, std::move(m), std::move(importer), std::move(memory),
+      std::move(registered)));
+}
+
+// Without digests there is no id to refer to it by.
+result<checkpoint::published_blocks> reader::register_blocks(
+    const manifest &m, const checkpoint::memory_layout &l) const {
+  const image::sha256 id = m.id();
+  if (id.is_zero()) return checkpoint::published_blocks();
+  std::vector<checkpoint::published_reference> blocks;
+  for (std::uint32_t i = 0; i < l.blocks.size(); ++i) {
+    checkpoint::published_reference &b = blocks.emplace_back();
+    b = {l.blocks[i].range, l.blocks[i].tag, m.name, {}, i};
+    b.id.bytes = id.bytes;
+  }
+  return checkpoint::published_blocks::add(device_, std::move(blocks));
 }
 
 }  // namespace stillmap::publication

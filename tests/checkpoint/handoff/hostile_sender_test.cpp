@@ -56,9 +56,17 @@ class hostile_sender : public stillmap::testing::buffer_test {
   std::vector<int> page_fds() const { return {exported_[0].get(), exported_[1].get()}; }
   std::vector<frame> good() const {
     return {small::hello_frame(dev(), role::sender),
-            small::layout_frame(small::layout(page()), word_->fd()),
+            small::layout_frame(with_reference(), word_->fd()),
             small::empty_frame(kind::pages, "pages", page_fds()),
             small::empty_frame(kind::offer, "offer")};
+  }
+
+  // The sender has attached memory, too.
+  checkpoint::memory_layout with_reference() const {
+    checkpoint::memory_layout l = small::layout(page());
+    const device_address end = l.blocks.back().range.end();
+    l.published = {{{end + 64 * page(), 8 * page()}, "model", "llama", {}, 1}};
+    return l;
   }
 
   // What the sender does. Its messages are in the socket before receive() begins.
@@ -154,7 +162,7 @@ class hostile_sender : public stillmap::testing::buffer_test {
 TEST_F(hostile_sender, the_script_is_what_a_sender_says) {
   EXPECT_EQ(small::hello_frame(dev(), role::sender).body(),
             encode(hello{role::sender, dev().uuid(), page()}));
-  const auto l = small::layout(page());
+  const auto l = with_reference();
   EXPECT_EQ(small::layout_frame(l, word_->fd()).body(), encode(l));
   EXPECT_TRUE(take({good()}, true));
   // Pages one by one are the same.
@@ -168,8 +176,11 @@ TEST_F(hostile_sender, the_script_is_what_a_sender_says) {
 TEST_F(hostile_sender, a_lie_in_any_field_is_refused_or_another_memory) {
   // Another value of these can be another memory, which is then received as it is described.
   const std::set<std::string> other_memory{
-      "layout: block address", "layout: block bytes",  "layout: block tag", "layout: grant mode",
-      "layout: place address", "layout: place access", "layout: place page"};
+      "layout: block address",  "layout: block bytes",       "layout: block tag",
+      "layout: grant mode",     "layout: place address",     "layout: place access",
+      "layout: place page",     "layout: reference address", "layout: reference bytes",
+      "layout: reference tag",  "layout: reference name",    "layout: reference id",
+      "layout: reference block"};
   std::set<std::string> accepted;
   const std::vector<frame> honest = good();
   for (std::size_t i = 0; i < honest.size(); ++i) {

@@ -133,6 +133,15 @@ inline frame layout_frame(const memory_layout &l, int word) {
     u32("place page", p.page);
     u32("place access", p.access);
   }
+  u32("references", l.published.size());
+  for (const checkpoint::published_reference &p : l.published) {
+    out.number("reference address", p.range.begin.value(), 8);
+    out.number("reference bytes", p.range.bytes, 8);
+    out.text("reference tag", p.tag);
+    out.text("reference name", p.name);
+    for (std::size_t i = 0; i < p.id.bytes.size() / 8; ++i) out.number("reference id", 0, 8);
+    u32("reference block", p.block);
+  }
   return out.with({word});
 }
 

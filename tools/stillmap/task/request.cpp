@@ -96,6 +96,11 @@ std::string blocks_table(const checkpoint::memory_layout &l) {
                        format_bytes(l.mapped_bytes(b.range)), format_bytes(b.range.bytes),
                        b.tag.empty() ? "-" : printable(b.tag));
   }
+  for (const auto &p : l.published) {
+    out += fmt::format("  {}   published, {:>10}  {}: attach {} from a holder\n",
+                       hexadecimal(p.range.begin.value()), format_bytes(p.range.bytes),
+                       p.tag.empty() ? "-" : printable(p.tag), printable(p.name));
+  }
   return out;
 }
 
@@ -104,6 +109,12 @@ void blocks_json(json_writer &json, const checkpoint::memory_layout &l) {
   for (const auto &b : l.blocks) {
     json.begin_object().field("begin", b.range.begin.value()).field("bytes", b.range.bytes);
     json.field("mapped_bytes", l.mapped_bytes(b.range)).field("tag", b.tag).end();
+  }
+  json.end().begin_array("published");
+  for (const auto &p : l.published) {
+    json.begin_object().field("begin", p.range.begin.value()).field("bytes", p.range.bytes);
+    json.field("tag", p.tag).field("name", p.name).field("id", p.id.text());
+    json.field("block", p.block).end();
   }
   json.end();
 }

@@ -1,0 +1,188 @@
+// Attached memory in snapshots, handoffs and layouts: referred to by name and id, not copied.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "stillmap/checkpoint/common/layout_wire.h"
+#include "stillmap/checkpoint/publication/attached_memory.h"
+#include "stillmap/checkpoint/publication/holder.h"
+#include "stillmap/checkpoint/snapshot/snapshot.h"
+#include "stillmap/checkpoint/suspend/suspender.h"
+#include "tests/support/buffer_test.h"
+#include "tests/support/far_away.h"
+#include "tests/support/unique_name.h"
+
+namespace stillmap::publication {
+namespace {
+
+using testing::fails_with;
+using testing::holds;
+using testing::outcome;
+
+// A task with memory of its own, tag "own", and attached weights, tag "weights", which it has elsewhere than their
+// publisher.
+class references_test : public testing::buffer_test {
+ protected:
+  void SetUp() override {
+    buffer_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    STILLMAP_NEEDS_VMM();
+    if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
+    auto made = holder::create(holder_at_);
+    ASSERT_DONE(made);
+    holder_.emplace(std::move(*made));
+    {
+      const growable_buffer weights = exportable(3, "weights", 1);
+      ASSERT_DONE(publish(dev(), holder_at_, "model", std::vector<std::string>{"weights"}));
+    }
+    attach_options options;
+    options.where = checkpoint::placement::anywhere;
+    auto read = attach(dev(), holder_at_, "model", options);
+    ASSERT_DONE(read);
+    weights_.emplace(std::move(*read));
+    own_.emplace(exportable(2, "own", 2));
+    at_ = weights_->tagged("weights")[0];
+  }
+  void TearDown() override {
+    weights_.reset();
+    own_.reset();
+    holder_.reset();
+    buffer_test::TearDown();
+  }
+  growable_buffer exportable(std::size_t pages, const char *tag, unsigned seed) const {
+    const auto pool =
+        page_pool::create(dev(), {.exportable = handle_type::posix_fd, .keep_free = 0});
+    auto out = growable_buffer::create(dev(), {.tag = tag, .pools = {*pool}});
+    EXPECT_TRUE(out->resize(pages * page()));
+    testing::put(dev(), out->address(), testing::pattern(pages * page(), seed));
+    return std::move(*out);
+  }
+  // The task has ended, and its addresses are free.
+  void end_task() {
+    weights_.reset();
+    own_.reset();
+  }
+
+  const std::vector<std::string> both_{"weights", "own"};
+  const std::string holder_at_ = '@' + testing::unique_name("stillmap-references");
+  const std::string path_ = ::testing::TempDir() + testing::unique_name("references") + ".smi";
+  std::optional<holder> holder_;
+  std::optional<attached_memory> weights_;
+  std::optional<growable_buffer> own_;
+  virtual_range at_;
+};
+
+TEST_F(references_test, a_snapshot_refers_to_published_memory) {
+  ASSERT_DONE(snapshot::save(dev(), both_, path_));
+  {
+    // Keeps the generation when a newer one comes.
+    attach_options options;
+    options.where = checkpoint::placement::anywhere;
+    const auto other = attach(dev(), holder_at_, "model", options);
+    ASSERT_DONE(other);
+    const growable_buffer newer = exportable(1, "newer", 9);
+    end_task();
+    ASSERT_DONE(publish(dev(), holder_at_, "model", std::vector<std::string>{"newer"}));
+    const auto restored = snapshot::restore(dev(), path_);
+    ASSERT_DONE(restored);
+    EXPECT_EQ(restored->memory.bytes(), 2 * page());
+    EXPECT_TRUE(restored->notes.empty());
+    const auto &references = restored->memory.layout().published;
+    ASSERT_EQ(references.size(), 1U);
+    EXPECT_EQ(references[0].range, at_);
+    EXPECT_EQ(references[0].name, "model");
+    const auto again = attach(dev(), holder_at_, references);
+    ASSERT_DONE(again);
+    ASSERT_EQ(again->size(), 1U);
+    EXPECT_EQ(again->front().tagged("weights")[0], at_);
+    EXPECT_TRUE(holds(dev(), at_.begin, 3 * page(), 1));
+  }
+  std::filesystem::remove(path_);
+}
+
+TEST_F(references_test, a_snapshot_of_attached_memory_alone_has_no_contents) {
+  ASSERT_DONE(snapshot::save(dev(), std::vector<std::string>{"weights"}, path_));
+  end_task();
+  snapshot::restore_options one_tag;
+  one_tag.tags = {"weights"};
+  const auto restored = snapshot::restore(dev(), path_, one_tag);
+  ASSERT_DONE(restored);
+  EXPECT_EQ(restored->memory.bytes(), 0U);
+  EXPECT_EQ(restored->memory.layout().published.size(), 1U);
+  std::filesystem::remove(path_);
+}
+
+TEST_F(references_test, a_snapshot_copies_it_where_it_is_asked_to) {
+  snapshot::save_options options;
+  options.published = checkpoint::published_memory_is::copied;
+  ASSERT_DONE(snapshot::save(dev(), both_, path_, options));
+  end_task();
+  const auto restored = snapshot::restore(dev(), path_);
+  ASSERT_DONE(restored);
+  EXPECT_TRUE(restored->memory.layout().published.empty());
+  EXPECT_EQ(restored->memory.bytes(), 5 * page());
+  EXPECT_TRUE(holds(dev(), at_.begin, 3 * page(), 1));
+  std::filesystem::remove(path_);
+}
+
+TEST_F(references_test, private_copies_are_not_left_out_silently) {
+  const stream s = make_stream();
+  ASSERT_DONE(weights_->make_writable({at_.begin + page(), 1}, s));
+  const auto refused = outcome(snapshot::save(dev(), both_, path_));
+  EXPECT_TRUE(
+      fails_with(refused, errc::not_supported, "snapshot::save", at_.begin.value() + page(), 0));
+  snapshot::save_options options;
+  options.published = checkpoint::published_memory_is::copied;
+  ASSERT_DONE(snapshot::save(dev(), both_, path_, options));
+  std::filesystem::remove(path_);
+}
+
+TEST_F(references_test, the_name_of_its_note_is_reserved) {
+  snapshot::save_options options;
+  options.notes = {{snapshot::published_note, {}}};
+  EXPECT_TRUE(fails_with(outcome(snapshot::save(dev(), both_, path_, options)),
+                         errc::invalid_argument, "snapshot::save"));
+}
+
+TEST_F(references_test, a_layout_carries_the_references_to_a_receiver) {
+  const auto described = checkpoint::describe(dev(), both_);
+  ASSERT_DONE(described);
+  const auto bytes = checkpoint::encode(described->layout);
+  const auto arrived = checkpoint::decode_layout(bytes);
+  ASSERT_DONE(arrived);
+  EXPECT_EQ(arrived->published, described->layout.published);
+  ASSERT_DONE(check(*arrived, page()));
+  checkpoint::memory_layout wrong = *arrived;
+  wrong.published[0].range.begin = wrong.blocks[0].range.begin;
+  EXPECT_TRUE(fails_with(check(wrong, page()), errc::corrupt, "checkpoint::check"));
+  wrong = *arrived;
+  wrong.published[0].range.bytes -= 1;
+  EXPECT_TRUE(fails_with(check(wrong, page()), errc::corrupt, "checkpoint::check"));
+}
+
+TEST_F(references_test, what_is_not_there_any_more_is_an_error) {
+  const auto described = checkpoint::describe(dev(), both_);
+  ASSERT_DONE(described);
+  auto references = described->layout.published;
+  end_task();
+  ASSERT_DONE(withdraw(holder_at_, "model"));
+  EXPECT_TRUE(fails_with(outcome(attach(dev(), holder_at_, references)), errc::invalid_argument,
+                         "publication::attach"));
+  references[0].block = UINT32_MAX;
+  EXPECT_TRUE(fails_with(outcome(attach(dev(), holder_at_, references)), errc::invalid_argument,
+                         "publication::attach"));
+}
+
+TEST_F(references_test, attached_memory_cannot_be_published_or_suspended) {
+  EXPECT_TRUE(
+      fails_with(outcome(publish(dev(), holder_at_, "again", std::vector<std::string>{"weights"})),
+                 errc::not_supported, "publication::publish", at_.begin.value(), 0));
+  auto suspends = checkpoint::suspender::create(dev());
+  ASSERT_DONE(suspends);
+  EXPECT_TRUE(fails_with(outcome((*suspends)->suspend("weights")), errc::not_supported,
+                         "suspender::suspend", at_.begin.value(), 0));
+}
+
+}  // namespace
+}  // namespace stillmap::publication
