@@ -32,7 +32,7 @@ void fields(Wire &w, field_of<Wire, generation_reply> &m) {
 }
 template <class Wire>
 void fields(Wire &w, field_of<Wire, listing> &m) {
-  w.elements(m, w.count(m, 60), [&](auto &p) {
+  w.elements(m, w.count(m, 56), [&](auto &p) {
     w(p.name, p.generation, p.newest, p.device, p.pages, p.bytes, p.publisher);
     w.elements(p.readers, w.count(p.readers, 4), [&](auto &pid) { w(pid); });
   });
@@ -63,6 +63,10 @@ status check_version(wire_reader &r) {
 }
 
 }  // namespace
+
+std::chrono::milliseconds bounded(std::chrono::milliseconds wait) {
+  return std::clamp(wait, std::chrono::milliseconds(0), max_wait);
+}
 
 std::vector<std::byte> encode(const attach_request &m) {
   return encode_fields(m);
@@ -147,6 +151,7 @@ status message_stream::send_pages(std::span<const int> fds) {
 }
 
 result<socket_message> message_stream::next(std::size_t limit, std::chrono::milliseconds timeout) {
+  timeout = bounded(timeout);
   STILLMAP_ASSIGN_OR_RETURN(socket_message m,
                             with_.receive(std::max(limit, checkpoint::largest_peer_error), timeout,
                                           stop_, std::chrono::steady_clock::now() + timeout));
@@ -185,9 +190,10 @@ result<socket_message> message_stream::receive(kind k, kind other, std::size_t l
 status message_stream::receive_pages(std::size_t pages,
                                      const std::function<status(std::vector<owned_fd> &)> &take) {
   for (std::size_t arrived = 0; arrived < pages;) {
-    const std::size_t most = std::min(socket_channel::max_fds, pages - arrived);
-    STILLMAP_ASSIGN_OR_RETURN(socket_message m, receive(kind::pages, 0, 1, most));
-    arrived += m.fds.size();
+    // Full batches: the time for each message bounds that for all.
+    const std::size_t n = std::min(socket_channel::max_fds, pages - arrived);
+    STILLMAP_ASSIGN_OR_RETURN(socket_message m, receive(kind::pages, 0, n, n));
+    arrived += n;
     STILLMAP_RETURN_IF_ERROR(take(m.fds));
   }
   return {};

@@ -18,14 +18,17 @@ result<std::variant<attached_memory, claim>> reader::run(const std::string &addr
   }
   STILLMAP_ASSIGN_OR_RETURN(checkpoint::socket_channel with, connect(address, options_));
   message_stream messages(with, options_.timeout, options_.cancel);
-  const attach_request request{name,           options_.generation,
-                               device_.uuid(), device_.capabilities().page_bytes,
-                               options_.wait,  may_claim};
+  const attach_request request{name,
+                               options_.generation,
+                               device_.uuid(),
+                               device_.capabilities().page_bytes,
+                               bounded(options_.wait),
+                               may_claim};
   STILLMAP_RETURN_IF_ERROR(messages.send(kind::attach, encode(request)));
   STILLMAP_ASSIGN_OR_RETURN(
       const checkpoint::socket_message reply,
       messages.receive(kind::attached, may_claim ? kind::claimed : kind::attached,
-                       max_manifest_bytes, options_.wait + options_.timeout));
+                       max_manifest_bytes, bounded(options_.wait) + bounded(options_.timeout)));
   if (reply.kind == static_cast<std::uint16_t>(kind::claimed)) {
     return outcome(claim(std::move(with), name));
   }
