@@ -51,13 +51,13 @@ std::shared_ptr<const void> client_handler::serve(std::atomic<bool> &claimed) no
 
 result<client_handler::lease> client_handler::serve_request(std::atomic<bool> &claimed) {
   const std::chrono::milliseconds timeout = bounded(options_.timeout);
-  STILLMAP_ASSIGN_OR_RETURN(const checkpoint::socket_message m,
-                            with_.receive(max_manifest_bytes, timeout, stop_,
-                                          std::chrono::steady_clock::now() + timeout));
+  auto received =
+      with_.receive(max_manifest_bytes, timeout, stop_, std::chrono::steady_clock::now() + timeout);
   if (claimed.exchange(true)) {
     return make_error(errc::busy, "too many connections, and no request has come on this one",
                       options_.max_connections, options_.max_connections, error_unit::items);
   }
+  STILLMAP_ASSIGN_OR_RETURN(const checkpoint::socket_message m, std::move(received));
   if (!m.fds.empty()) {
     return make_error(errc::corrupt, "the request carries file descriptors", m.fds.size(), 0,
                       error_unit::items);

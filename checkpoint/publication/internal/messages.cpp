@@ -1,6 +1,8 @@
 #include "stillmap/checkpoint/publication/internal/messages.h"
 
 #include <algorithm>
+#include <string_view>
+#include <system_error>
 
 #include "stillmap/checkpoint/base/error_wire.h"
 #include "stillmap/checkpoint/base/wire_format.h"
@@ -138,8 +140,17 @@ result<attached_reply> decode_attached(std::span<const std::byte> from) {
 }
 
 status message_stream::send(kind k, std::span<const std::byte> body, std::span<const int> fds) {
-  return with_.send(static_cast<std::uint16_t>(k), body, fds, timeout_, stop_,
-                    std::chrono::steady_clock::now() + timeout_);
+  status sent = with_.send(static_cast<std::uint16_t>(k), body, fds, timeout_, stop_,
+                           std::chrono::steady_clock::now() + timeout_);
+  const auto failed = [&](std::errc code) { return !sent && sent.error().code == code; };
+  if (failed(std::errc::broken_pipe) || failed(std::errc::connection_reset)) {
+    // It may have said why before it closed the connection.
+    auto last = next(0, std::chrono::milliseconds(0));
+    if (!last && last.error().reason == std::string_view(checkpoint::peer_refused)) {
+      return tl::unexpected(std::move(last).error());
+    }
+  }
+  return sent;
 }
 
 status message_stream::send_pages(std::span<const int> fds) {

@@ -28,10 +28,11 @@ using stillmap::testing::put;
 
 // What another thread or process brings about, for 20 s at most.
 inline bool eventually(const std::function<bool()> &is_so) {
-  for (int i = 0; i < 4000 && !is_so(); ++i) {
+  for (int i = 0; i < 4000; ++i) {
+    if (is_so()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  return is_so();
+  return false;
 }
 
 class publication_fixture : public stillmap::testing::buffer_test {
