@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "stillmap/checkpoint/base/unix_socket.h"
@@ -37,6 +38,22 @@ struct received_fds {
     while (taken != count) ::close(fds[taken++]);
   }
 };
+
+// Linux limits the descriptors that processes of a user have sent and that nobody has received yet, all
+// sockets together, to what one process may open. Nothing can be polled for that.
+status wait_for_fds_in_flight(std::chrono::milliseconds timeout, const std::stop_token &cancel,
+                              deadline by, std::optional<deadline> &since) {
+  const auto now = std::chrono::steady_clock::now();
+  if (!since) since = now;
+  if (cancel.stop_requested()) return make_error(errc::operation_canceled, "stop requested");
+  if (now - *since >= timeout || now >= by) {
+    return system_error(
+        "too many descriptors of this user are on their way: raise the limit of open files",
+        ETOOMANYREFS);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return {};
+}
 
 }  // namespace
 
@@ -121,6 +138,7 @@ status socket_channel::send(std::uint16_t kind, std::span<const std::byte> body,
   header head{magic, version, kind, static_cast<std::uint32_t>(body.size()),
               static_cast<std::uint32_t>(fds.size())};
   alignas(cmsghdr) char room[CMSG_SPACE(max_fds * sizeof(int))] = {};
+  std::optional<deadline> waiting_since;
   // Descriptors are attached to the first byte of the header.
   for (std::size_t sent = 0; sent < sizeof head + body.size();) {
     const std::size_t of_head = std::min(sent, sizeof head), of_body = sent - of_head;
@@ -143,6 +161,8 @@ status socket_channel::send(std::uint16_t kind, std::span<const std::byte> body,
     const ssize_t n = ::sendmsg(fd(), &m, MSG_NOSIGNAL);
     if (n > 0) {
       sent += static_cast<std::size_t>(n);
+    } else if (n < 0 && errno == ETOOMANYREFS) {
+      STILLMAP_RETURN_IF_ERROR(wait_for_fds_in_flight(timeout, cancel, by, waiting_since));
     } else if (n < 0 && !may_call_again()) {
       return system_error("the peer closed the connection");
     } else {
@@ -175,6 +195,9 @@ result<std::size_t> socket_channel::read(std::byte *to, std::size_t bytes,
       std::memcpy(&received_fd, CMSG_DATA(c) + i * sizeof received_fd, sizeof received_fd);
       received.fds[received.count++] = received_fd;  // `room` has space for no more
     }
+  }
+  if ((m.msg_flags & MSG_CTRUNC) != 0 && received.count < max_fds) {
+    return system_error("no descriptor is left for those that the peer sent", EMFILE);
   }
   if ((m.msg_flags & MSG_CTRUNC) != 0 ||
       (received.count != 0 && (fds == nullptr || fds->size() + received.count > max_fds))) {

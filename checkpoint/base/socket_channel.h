@@ -68,13 +68,16 @@ class socket_channel {
   int fd() const noexcept;  // to poll; -1 in a forked child
 
   // Errors: busy (no progress for `timeout`, or not all of it was taken before `by`),
-  //         operation_canceled, the system's (EPIPE and ECONNRESET: the peer closed its end).
+  //         operation_canceled, the system's (EPIPE and ECONNRESET: the peer closed its end;
+  //         ETOOMANYREFS: for `timeout`, the user's processes have had as many descriptors on their
+  //         way as one process may open).
   status send(std::uint16_t kind, std::span<const std::byte> body, std::span<const int> fds,
               std::chrono::milliseconds timeout, std::stop_token cancel,
               deadline by = deadline::max());
   // Receives one message; all of it must arrive before `by`. A body over `limit` bytes is refused
   // before memory is allocated for it.
-  // Errors: as send; corrupt (not a message of this protocol, or of another version).
+  // Errors: as send; corrupt (not a message of this protocol, or of another version); EMFILE (this
+  //         process has no descriptors left for those that the peer sent).
   result<socket_message> receive(std::size_t limit, std::chrono::milliseconds timeout,
                                  std::stop_token cancel, deadline by = deadline::max());
   // The message that receive() would return, without waiting. Null: not all of it has come yet.

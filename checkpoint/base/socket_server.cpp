@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -84,7 +85,7 @@ class socket_server::core {
     return {};
   }
 
-  // Ends the threads of connections that have been served.
+  // Ends the threads of connections that have been served, and closes those without a lease.
   void collect() noexcept {
     for (auto c = connections_.begin(); c != connections_.end();) {
       const auto served = c++;
@@ -131,7 +132,6 @@ class socket_server::core {
       c.with.emplace(std::move(with));
       c.thread = start_thread([this, &c](const std::stop_token &stop) {
         c.kept = serve_(*c.with, c.claimed, stop);
-        if (c.kept == nullptr) c.with.reset();
         c.over = true;
         wake();
       });
@@ -145,11 +145,13 @@ class socket_server::core {
   }
 
   // Ends the oldest connection on which no request has come yet, so that clients which say nothing
-  // keep no other out. Waits until it has noticed, a few milliseconds. False: there is none.
+  // keep no other out. False: there is none.
   bool drop_idle() noexcept {
     for (auto c = connections_.begin(); c != connections_.end(); ++c) {
       if (c->claimed.exchange(true)) continue;
       c->thread.request_stop();
+      // Its thread sees the end of the stream at once, and the next client need not wait for it.
+      (void)::shutdown(c->with->fd(), SHUT_RD);
       connections_.erase(c);
       return true;
     }

@@ -36,7 +36,7 @@ std::size_t attached_memory::private_bytes() const {
   return core_->private_bytes();
 }
 std::size_t attached_memory::shared_bytes() const {
-  return layout().bytes() - private_bytes();
+  return core_->shared_bytes();
 }
 
 status attached_memory::make_writable(virtual_range range, stream_ref stream) {

@@ -49,7 +49,7 @@ class attached_memory {
   const stillmap::device &device() const;
   // Whole blocks of this tag, in address order.
   std::vector<virtual_range> tagged(std::string_view tag) const { return layout().tagged(tag); }
-  // Of the pages that this process shares, and of those it has copies of.
+  // Of the pages that this process shares, and of those it has copies of; 0 after release().
   std::size_t shared_bytes() const;
   std::size_t private_bytes() const;
 
@@ -58,7 +58,7 @@ class attached_memory {
   // several addresses is copied once, and is private at all of them.
   // Requires: no device work that was queued on other streams than `stream` writes to it.
   // Ensures:  failure: nothing changed.
-  // Errors:   invalid_argument (not inside one block: value = the address), busy (part of it is suspended),
+  // Errors:   invalid_argument (not inside one block: value = the address; after release()), busy (part of it is suspended),
   //           out_of_memory, the driver's.
   // Stream:   copies on `stream`, and waits for the device, as the old pages are unmapped.
   // Cost:     one create, two maps and one copy a page; one unmap and one set-access a contiguous run.

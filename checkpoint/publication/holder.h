@@ -30,9 +30,10 @@ struct holder_options {
   // can read, replace and withdraw everything that is published. Called on the thread that accepts
   // connections: it must not wait.
   std::function<bool(const checkpoint::peer_credentials &)> allow;
-  // For each message to or from a client, as a whole. A claim waits for ever.
+  // For each message to or from a client, as a whole; pages come 128 in a message. A claim waits for ever.
   std::chrono::milliseconds timeout{10'000};
-  // Clients served at once; readers that have attached are not counted.
+  // Clients served at once; readers that have attached are not counted. At most three in four of them
+  // wait for a publication or have a claim, so that a publisher is served; a further one is refused (busy).
   std::size_t max_connections = 64;
   std::function<void(holder_step)> on_step;
 };

@@ -57,7 +57,7 @@ struct publish_options : client_options {
 };
 
 struct published_memory {
-  std::uint64_t generation = 0;  // of the name, from 1
+  std::uint64_t generation = 0;  // larger than of all that the holder has published before
   image::sha256 id;              // of the contents; zero without digests
   std::size_t pages = 0;
   std::size_t bytes = 0;  // of pages, each once
@@ -70,7 +70,7 @@ struct published_memory {
 // Ensures:  the memory is read-only here, for the device: a write is a fault. Its pages are not reused:
 //           they are released with their owners. Failure: everything is as before, except where the
 //           connection fails at the commit: then the holder may have published it, and it stays read-only
-//           (the reason says so).
+//           (busy, and the reason says so).
 // Errors:   invalid_argument (the name; no memory has the tag; metadata too long), not_supported (a page is not
 //           exportable as a file descriptor, or another process has it already: value = its address; a
 //           device without VMM), busy (memory is suspended, or also used outside of these tags: value = the

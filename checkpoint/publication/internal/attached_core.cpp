@@ -17,7 +17,8 @@ result<std::vector<attached_memory::core::shared_page>> attached_memory::core::s
   const checkpoint::memory_layout &l = memory_.layout();
   const auto block = std::find_if(l.blocks.begin(), l.blocks.end(),
                                   [&](const auto &b) { return b.range.contains(range.begin); });
-  if (block == l.blocks.end() || !block->range.contains(range)) {
+  // Compared as lengths: a range may end behind the last address.
+  if (block == l.blocks.end() || range.bytes > block->range.end() - range.begin) {
     return make_error(errc::invalid_argument, "the range is not inside one attached block",
                       range.begin.value(), 0, error_unit::address);
   }
@@ -47,6 +48,7 @@ result<std::vector<attached_memory::core::shared_page>> attached_memory::core::s
 status attached_memory::core::make_writable(virtual_range range, stream_ref stream) {
   const checkpoint::memory_layout &l = memory_.layout();
   const stillmap::device &d = memory_.device();
+  if (!lease_) return make_error(errc::invalid_argument, "the memory has been released");
   if (range.bytes == 0) return {};
   private_.resize(l.pages.size());
   STILLMAP_ASSIGN_OR_RETURN(const std::vector<shared_page> shared, shared_pages(range));
@@ -87,6 +89,14 @@ status attached_memory::core::make_writable(virtual_range range, stream_ref stre
     private_bytes_ += l.pages[s.page].bytes;
   }
   return {};
+}
+
+status attached_memory::core::release(const fence &idle) {
+  registered_ = {};
+  const status released = memory_.release(idle);
+  private_bytes_ = 0;
+  lease_.reset();
+  return released;
 }
 
 }  // namespace stillmap::publication

@@ -1,6 +1,7 @@
 // The implementation of attached_memory.
 #pragma once
 
+#include <optional>
 #include <utility>
 
 #include "stillmap/checkpoint/common/page_transfer.h"
@@ -26,11 +27,11 @@ class attached_memory::core {
   const manifest &published() const { return manifest_; }
   const checkpoint::restored_memory &memory() const { return memory_; }
   std::size_t private_bytes() const { return private_bytes_; }
-  status make_writable(virtual_range range, stream_ref stream);
-  status release(const fence &idle) {
-    registered_ = {};
-    return memory_.release(idle);
+  std::size_t shared_bytes() const {
+    return lease_ ? memory_.layout().bytes() - private_bytes_ : 0;
   }
+  status make_writable(virtual_range range, stream_ref stream);
+  status release(const fence &idle);
 
  private:
   struct shared_page {
@@ -39,7 +40,7 @@ class attached_memory::core {
   };
   result<std::vector<shared_page>> shared_pages(virtual_range range) const;
 
-  checkpoint::socket_channel lease_;
+  std::optional<checkpoint::socket_channel> lease_;  // none: released
   const std::uint64_t generation_;
   const manifest manifest_;
   checkpoint::page_importer pages_;  // its pools create the copies; no page is kept

@@ -4,6 +4,8 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdint>
 #include <vector>
 
 #include "stillmap/checkpoint/base/error_wire.h"
@@ -17,8 +19,22 @@ namespace {
 constexpr const char *operation = "publication::holder";
 // How often a wait looks whether the client is still there.
 constexpr std::chrono::milliseconds look_interval{50};
-// Descriptors that stay free for connections, messages and the rest of the process.
-constexpr std::size_t spare_descriptors = 2 * checkpoint::socket_channel::max_fds;
+// Descriptors that pages and readers leave free, beside those of connections: for the rest of the process.
+constexpr std::size_t process_descriptors = 64;
+// Descriptors that pages leave free for readers, which have one each.
+constexpr std::size_t reader_descriptors = 128;
+
+// How many descriptors the process may open, less those that stay free.
+std::size_t descriptor_limit(std::size_t stay_free) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+  return limit.rlim_cur > stay_free ? limit.rlim_cur - stay_free : 0;
+}
+
+// Of the connections, so that some are left for a publisher that is waited for.
+std::size_t max_waiting(std::size_t connections) {
+  return std::max<std::size_t>(1, connections - (connections + 3) / 4);
+}
 
 }  // namespace
 
@@ -34,13 +50,14 @@ std::shared_ptr<const void> client_handler::serve(std::atomic<bool> &claimed) no
 }
 
 result<client_handler::lease> client_handler::serve_request(std::atomic<bool> &claimed) {
-  STILLMAP_ASSIGN_OR_RETURN(const checkpoint::socket_message m,
-                            with_.receive(max_manifest_bytes, options_.timeout, stop_,
-                                          std::chrono::steady_clock::now() + options_.timeout));
+  const std::chrono::milliseconds timeout = bounded(options_.timeout);
+  auto received =
+      with_.receive(max_manifest_bytes, timeout, stop_, std::chrono::steady_clock::now() + timeout);
   if (claimed.exchange(true)) {
     return make_error(errc::busy, "too many connections, and no request has come on this one",
                       options_.max_connections, options_.max_connections, error_unit::items);
   }
+  STILLMAP_ASSIGN_OR_RETURN(const checkpoint::socket_message m, std::move(received));
   if (!m.fds.empty()) {
     return make_error(errc::corrupt, "the request carries file descriptors", m.fds.size(), 0,
                       error_unit::items);
@@ -71,25 +88,37 @@ result<client_handler::lease> client_handler::serve_request(std::atomic<bool> &c
 result<client_handler::lease> client_handler::attach(const attach_request &r) {
   STILLMAP_RETURN_IF_ERROR(check_name(r.name));
   const auto until = std::chrono::steady_clock::now() + r.wait;
+  std::shared_ptr<holder_store::admission> waits;
   for (;;) {
     const std::uint64_t seen = store_.changes();
-    if (lease found = store_.find(r.name, r.generation, r.id, with_.peer().pid)) {
+    if (lease found = store_.find(r.name, r.generation, with_.peer().pid, r.id)) {
       reached(holder_step::attach_received);
       const held_memory &memory = found->memory();
       if (memory.about.device != r.device || memory.page_bytes != r.page_bytes) {
         return make_error(errc::invalid_argument, "the memory was published on another device");
       }
+      STILLMAP_RETURN_IF_ERROR(check_room_for_reader());
       STILLMAP_RETURN_IF_ERROR(send_memory(*found));
       return found;
     }
     const bool newest = r.generation == 0 && r.id.is_zero();
-    if (r.claim && newest) {
+    const bool may_claim = r.claim && newest;
+    if (!waits && (may_claim || r.wait.count() != 0)) {
+      const std::size_t limit = max_waiting(options_.max_connections);
+      waits = store_.admit_waiting(limit);
+      if (!waits) {
+        return make_error(errc::busy, "too many clients wait for a publication", limit + 1, limit,
+                          error_unit::items);
+      }
+    }
+    if (may_claim) {
       if (const auto held = store_.try_claim(r.name)) {
         STILLMAP_RETURN_IF_ERROR(serve_claim(*held));
         return lease();
       }
     }
-    if (std::chrono::steady_clock::now() >= until) {
+    // What was published since find() looked is found once more.
+    if (std::chrono::steady_clock::now() >= until && store_.changes() == seen) {
       if (r.wait.count() != 0) {
         return make_error(errc::busy, "nobody published the name in time",
                           static_cast<std::uint64_t>(r.wait.count()), 0, error_unit::milliseconds);
@@ -121,8 +150,11 @@ status client_handler::send_memory(const holder_store::lease &to) {
 // The client publishes when it is ready, or gives up by closing the connection.
 status client_handler::serve_claim(const holder_store::claim &) {
   STILLMAP_RETURN_IF_ERROR(messages_.send(kind::claimed));
-  for (pollfd p{with_.fd(), POLLIN | POLLRDHUP, 0};
-       ::poll(&p, 1, static_cast<int>(look_interval.count())) <= 0;) {
+  for (;;) {
+    pollfd p{with_.fd(), POLLIN | POLLRDHUP, 0};
+    const int n = ::poll(&p, 1, static_cast<int>(look_interval.count()));
+    if (n > 0) break;
+    if (n < 0 && errno != EINTR) return make_system_error(errno, "the socket cannot be polled");
     if (stop_.stop_requested()) return make_error(errc::operation_canceled, "the holder ends");
   }
   STILLMAP_ASSIGN_OR_RETURN(const checkpoint::socket_message m,
@@ -145,7 +177,7 @@ status client_handler::publish(std::span<const std::byte> body) {
   }
   memory->manifest.assign(encoded.begin(), encoded.end());
   reached(holder_step::publish_received);
-  STILLMAP_RETURN_IF_ERROR(check_descriptors(memory->about.pages));
+  STILLMAP_ASSIGN_OR_RETURN(const auto admitted, admit_descriptors(memory->about.pages));
   memory->pages.reserve(memory->about.pages);
   STILLMAP_RETURN_IF_ERROR(
       messages_.receive_pages(memory->about.pages, [&](std::vector<owned_fd> &fds) -> status {
@@ -159,22 +191,35 @@ status client_handler::publish(std::span<const std::byte> body) {
   STILLMAP_RETURN_IF_ERROR(messages_.receive(kind::commit, 0));
   const std::uint64_t generation = store_.publish(std::move(memory));
   reached(holder_step::stored);
-  // A publisher that is dead need not know.
-  (void)messages_.send(kind::published, encode(generation_reply{generation}));
+  // A publisher that is dead need not know. One that is alive is not refused any more: what is published
+  // cannot be taken back.
+  (void)with_host_memory(
+      [&] { return messages_.send(kind::published, encode(generation_reply{generation})); });
   reached(holder_step::published_sent);
   return {};
 }
 
-status client_handler::check_descriptors(std::size_t pages) const {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
-  const std::size_t used = store_.open_fds() + spare_descriptors;
-  const std::size_t left = limit.rlim_cur > used ? limit.rlim_cur - used : 0;
-  if (pages <= left) return {};
+result<std::shared_ptr<holder_store::admission>> client_handler::admit_descriptors(
+    std::size_t pages) {
+  const std::size_t limit =
+      descriptor_limit(options_.max_connections + process_descriptors + reader_descriptors);
+  if (auto admitted = store_.admit_fds(pages, limit)) return admitted;
+  const std::size_t used = store_.open_fds();
   return make_error(errc::busy,
                     "the holder may not open a descriptor for each page: raise its limit of open "
                     "files, or withdraw what is no longer read",
-                    pages, left, error_unit::pages);
+                    pages, limit > used ? limit - used : 0, error_unit::pages);
+}
+
+// The reader's own lease is counted already.
+status client_handler::check_room_for_reader() const {
+  const std::size_t limit = descriptor_limit(options_.max_connections + process_descriptors);
+  const std::size_t used = store_.open_fds();
+  if (used <= limit) return {};
+  return make_error(errc::busy,
+                    "the holder may not keep a connection for each reader: raise its limit of open "
+                    "files",
+                    used, limit, error_unit::items);
 }
 
 bool client_handler::client_is_gone() const {

@@ -35,7 +35,10 @@ class client_handler {
   status send_memory(const holder_store::lease &to);
   status serve_claim(const holder_store::claim &held);
   status publish(std::span<const std::byte> body);
-  status check_descriptors(std::size_t pages) const;
+  // Counts descriptors that are about to come, unless the process may not open them.
+  result<std::shared_ptr<holder_store::admission>> admit_descriptors(std::size_t pages);
+  // Fails where a reader more would leave no descriptor for further clients.
+  status check_room_for_reader() const;
   bool client_is_gone() const;
   void reached(holder_step s) const {
     if (options_.on_step) options_.on_step(s);

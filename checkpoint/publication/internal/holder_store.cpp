@@ -45,8 +45,8 @@ std::uint64_t holder_store::publish(std::shared_ptr<held_memory> memory) {
 }
 
 std::shared_ptr<holder_store::lease> holder_store::find(const std::string &name,
-                                                        std::uint64_t generation,
-                                                        const image::sha256 &id, pid_t reader) {
+                                                        std::uint64_t generation, pid_t reader,
+                                                        const image::sha256 &id) {
   std::shared_ptr<lease> out;  // its destructor locks: not while the lock is held
   const lock_guard lock(mutex_);
   const auto known = names_.find(name);
@@ -121,9 +121,42 @@ std::vector<held_publication> holder_store::list() const {
 }
 
 std::size_t holder_store::open_fds() const {
-  std::size_t sum = 0;
-  for (const held_publication &p : list()) sum += p.pages;
+  const lock_guard lock(mutex_);
+  return open_fds_locked();
+}
+
+std::size_t holder_store::open_fds_locked() const {
+  std::size_t sum = expected_fds_ + leases_.size();
+  for (const auto &[name, known] : names_) {
+    for (const auto &[generation, weak] : known.all) {
+      if (const auto memory = weak.lock()) sum += memory->pages.size();
+    }
+  }
   return sum;
+}
+
+holder_store::admission::~admission() {
+  const lock_guard lock(store_.mutex_);
+  store_.waiting_ -= waiting_;
+  store_.expected_fds_ -= fds_;
+}
+
+std::shared_ptr<holder_store::admission> holder_store::admit_waiting(std::size_t limit) {
+  const lock_guard lock(mutex_);
+  if (waiting_ >= limit) return nullptr;
+  auto out = std::make_shared<admission>(*this, 1, 0);
+  ++waiting_;
+  return out;
+}
+
+std::shared_ptr<holder_store::admission> holder_store::admit_fds(std::size_t fds,
+                                                                 std::size_t limit) {
+  const lock_guard lock(mutex_);
+  const std::size_t used = open_fds_locked();
+  if (used > limit || fds > limit - used) return nullptr;
+  auto out = std::make_shared<admission>(*this, 0, fds);
+  expected_fds_ += fds;
+  return out;
 }
 
 }  // namespace stillmap::publication

@@ -1,6 +1,8 @@
 #include "stillmap/checkpoint/publication/internal/messages.h"
 
 #include <algorithm>
+#include <string_view>
+#include <system_error>
 
 #include "stillmap/checkpoint/base/error_wire.h"
 #include "stillmap/checkpoint/base/wire_format.h"
@@ -32,7 +34,7 @@ void fields(Wire &w, field_of<Wire, generation_reply> &m) {
 }
 template <class Wire>
 void fields(Wire &w, field_of<Wire, listing> &m) {
-  w.elements(m, w.count(m, 92), [&](auto &p) {
+  w.elements(m, w.count(m, 88), [&](auto &p) {
     w(p.name, p.generation, p.newest, p.device, p.id.bytes, p.pages, p.bytes, p.publisher);
     w.elements(p.readers, w.count(p.readers, 4), [&](auto &pid) { w(pid); });
   });
@@ -63,6 +65,10 @@ status check_version(wire_reader &r) {
 }
 
 }  // namespace
+
+std::chrono::milliseconds bounded(std::chrono::milliseconds wait) {
+  return std::clamp(wait, std::chrono::milliseconds(0), max_wait);
+}
 
 std::vector<std::byte> encode(const attach_request &m) {
   return encode_fields(m);
@@ -134,8 +140,17 @@ result<attached_reply> decode_attached(std::span<const std::byte> from) {
 }
 
 status message_stream::send(kind k, std::span<const std::byte> body, std::span<const int> fds) {
-  return with_.send(static_cast<std::uint16_t>(k), body, fds, timeout_, stop_,
-                    std::chrono::steady_clock::now() + timeout_);
+  status sent = with_.send(static_cast<std::uint16_t>(k), body, fds, timeout_, stop_,
+                           std::chrono::steady_clock::now() + timeout_);
+  const auto failed = [&](std::errc code) { return !sent && sent.error().code == code; };
+  if (failed(std::errc::broken_pipe) || failed(std::errc::connection_reset)) {
+    // It may have said why before it closed the connection.
+    auto last = next(0, std::chrono::milliseconds(0));
+    if (!last && last.error().reason == std::string_view(checkpoint::peer_refused)) {
+      return tl::unexpected(std::move(last).error());
+    }
+  }
+  return sent;
 }
 
 status message_stream::send_pages(std::span<const int> fds) {
@@ -147,6 +162,7 @@ status message_stream::send_pages(std::span<const int> fds) {
 }
 
 result<socket_message> message_stream::next(std::size_t limit, std::chrono::milliseconds timeout) {
+  timeout = bounded(timeout);
   STILLMAP_ASSIGN_OR_RETURN(socket_message m,
                             with_.receive(std::max(limit, checkpoint::largest_peer_error), timeout,
                                           stop_, std::chrono::steady_clock::now() + timeout));
@@ -185,9 +201,10 @@ result<socket_message> message_stream::receive(kind k, kind other, std::size_t l
 status message_stream::receive_pages(std::size_t pages,
                                      const std::function<status(std::vector<owned_fd> &)> &take) {
   for (std::size_t arrived = 0; arrived < pages;) {
-    const std::size_t most = std::min(socket_channel::max_fds, pages - arrived);
-    STILLMAP_ASSIGN_OR_RETURN(socket_message m, receive(kind::pages, 0, 1, most));
-    arrived += m.fds.size();
+    // Full batches: the time for each message bounds that for all.
+    const std::size_t n = std::min(socket_channel::max_fds, pages - arrived);
+    STILLMAP_ASSIGN_OR_RETURN(socket_message m, receive(kind::pages, 0, n, n));
+    arrived += n;
     STILLMAP_RETURN_IF_ERROR(take(m.fds));
   }
   return {};

@@ -21,7 +21,7 @@ namespace stillmap::publication {
 enum class kind : std::uint16_t {
   attach = 0x200,
   publish,  // a manifest; then pages, and commit
-  pages,    // descriptors, in the order of the manifest's pages; both ways
+  pages,    // descriptors, in the order of the manifest's pages, max_fds a message; both ways
   commit,
   list,
   withdraw,
@@ -37,6 +37,10 @@ enum class kind : std::uint16_t {
 // The first field of every request.
 inline constexpr std::uint32_t protocol_version = 1;
 
+// A wait or timeout is cut off here, so that it fits into a message, and a deadline into a clock.
+inline constexpr std::chrono::milliseconds max_wait = std::chrono::hours(24 * 40);
+std::chrono::milliseconds bounded(std::chrono::milliseconds wait);
+
 inline constexpr std::size_t max_request_bytes = 1024;
 inline constexpr std::size_t max_listing_bytes = std::size_t{16} << 20;
 inline constexpr std::size_t max_manifest_bytes =
@@ -45,11 +49,11 @@ inline constexpr std::size_t max_manifest_bytes =
 struct attach_request {
   std::string name;
   std::uint64_t generation = 0;
-  image::sha256 id;  // neither: the newest
   std::array<unsigned char, 16> device{};
   std::uint64_t page_bytes = 0;
   std::chrono::milliseconds wait{0};  // for somebody to publish the name
   bool claim = false;                 // to be told to publish it, where nobody else was
+  image::sha256 id{};                 // with neither it nor a generation: the newest
 };
 struct withdraw_request {
   std::string name;
@@ -86,10 +90,10 @@ class message_stream {
  public:
   message_stream(checkpoint::socket_channel &with, std::chrono::milliseconds timeout,
                  std::stop_token stop)
-      : with_(with), timeout_(timeout), stop_(std::move(stop)) {}
+      : with_(with), timeout_(bounded(timeout)), stop_(std::move(stop)) {}
 
   status send(kind k, std::span<const std::byte> body = {}, std::span<const int> fds = {});
-  // Sends descriptors in batches of pages.
+  // Sends descriptors in full batches; the last one may be smaller.
   status send_pages(std::span<const int> fds);
   // Errors: corrupt (a message of another kind, or another number of descriptors), an error of the peer,
   //         busy (not within `timeout`, or the stream's).

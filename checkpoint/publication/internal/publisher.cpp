@@ -1,8 +1,10 @@
 #include "stillmap/checkpoint/publication/internal/publisher.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
+#include "stillmap/checkpoint/base/error_wire.h"
 #include "stillmap/checkpoint/common/page_transfer.h"
 #include "stillmap/checkpoint/common/wait_idle.h"
 #include "stillmap/checkpoint/publication/internal/contents_digests.h"
@@ -39,36 +41,52 @@ result<published_memory> publisher::send(checkpoint::socket_channel &to) {
   STILLMAP_RETURN_IF_ERROR(set_access(false));
   message_stream messages(to, options_.timeout, options_.cancel);
   if (const status sent = with_host_memory([&] { return send_all(messages); }); !sent) {
+    undo();
     messages.refuse(sent.error());
-    if (const status undone = with_host_memory([&] { return set_access(true); }); !undone) {
-      report_background_error(undone.error());
-    }
     return tl::unexpected(sent.error());
   }
   // From here on the holder may have it, whatever happens to its reply.
   for (const page_ptr &p : pages_) p.set_imported(true);
   reached(step::committed);
-  return with_host_memory([&]() -> result<published_memory> {
-    const auto reply = messages.receive(kind::published, max_request_bytes);
-    if (!reply) {
-      return tl::unexpected(
-          make_error(errc::busy,
-                     "the holder did not confirm: the memory may be published, and "
-                     "stays read-only")
-              .value()
-              .with({.cause = reply.error().message()}));
-    }
-    STILLMAP_ASSIGN_OR_RETURN(const generation_reply published,
-                              decode<generation_reply>(reply->body));
-    reached(step::published);
-    return published_memory{published.generation, manifest_.id(), pages_.size(),
-                            manifest_.layout.bytes()};
+  return confirm(to);
+}
+
+result<published_memory> publisher::confirm(checkpoint::socket_channel &to) {
+  message_stream messages(to, options_.timeout, {});  // to stop is too late
+  const auto reply = with_host_memory([&]() -> result<generation_reply> {
+    STILLMAP_ASSIGN_OR_RETURN(const checkpoint::socket_message m,
+                              messages.receive(kind::published, max_request_bytes));
+    return decode<generation_reply>(m.body);
   });
+  if (reply) {
+    reached(step::published);
+    return published_memory{reply->generation, id_, pages_.size(), manifest_.layout.bytes()};
+  }
+  // A holder that refuses has published nothing.
+  if (reply.error().reason == std::string_view(checkpoint::peer_refused)) {
+    for (const page_ptr &p : pages_) p.set_imported(false);
+    undo();
+    return tl::unexpected(reply.error());
+  }
+  const error in_doubt = make_error(errc::busy,
+                                    "the holder did not confirm: the memory may be published, and "
+                                    "stays read-only")
+                             .value();
+  const auto with_cause = with_host_memory(
+      [&]() -> result<error> { return in_doubt.with({.cause = reply.error().message()}); });
+  return tl::unexpected(with_cause ? *with_cause : in_doubt);
+}
+
+void publisher::undo() {
+  if (const status undone = with_host_memory([&] { return set_access(true); }); !undone) {
+    report_background_error(undone.error());
+  }
 }
 
 status publisher::send_all(message_stream &to) {
   reached(step::sealed);
   if (options_.digests) STILLMAP_RETURN_IF_ERROR(compute_digests(device_, manifest_));
+  id_ = manifest_.id();
   const std::vector<std::byte> body = encode_publish(manifest_);
   if (body.size() > max_manifest_bytes) {
     return make_error(errc::not_supported, "the memory has too many mappings for one manifest",

@@ -28,7 +28,11 @@ class publisher {
   std::vector<access_run> access_runs() const;
   // Sets the access rights that the layout has for each place, or only those to read.
   status set_access(bool writable);
+  // Sets them back after a failure.
+  void undo();
   status send_all(message_stream &to);
+  // Learns what the holder did after the commit.
+  result<published_memory> confirm(checkpoint::socket_channel &to);
   status send_pages(message_stream &to);
   void reached(step s) const {
     if (options_.on_step) options_.on_step(s);
@@ -37,6 +41,7 @@ class publisher {
   const device &device_;
   const publish_options &options_;
   manifest manifest_;
+  image::sha256 id_;
   std::vector<page_ptr> pages_;
 };
 

@@ -20,16 +20,16 @@ result<std::variant<attached_memory, claim>> reader::run(const std::string &addr
   message_stream messages(with, options_.timeout, options_.cancel);
   const attach_request request{.name = name,
                                .generation = options_.generation,
-                               .id = options_.id,
                                .device = device_.uuid(),
                                .page_bytes = device_.capabilities().page_bytes,
-                               .wait = options_.wait,
-                               .claim = may_claim};
+                               .wait = bounded(options_.wait),
+                               .claim = may_claim,
+                               .id = options_.id};
   STILLMAP_RETURN_IF_ERROR(messages.send(kind::attach, encode(request)));
   STILLMAP_ASSIGN_OR_RETURN(
       const checkpoint::socket_message reply,
       messages.receive(kind::attached, may_claim ? kind::claimed : kind::attached,
-                       max_manifest_bytes, options_.wait + options_.timeout));
+                       max_manifest_bytes, bounded(options_.wait) + bounded(options_.timeout)));
   if (reply.kind == static_cast<std::uint16_t>(kind::claimed)) {
     return outcome(claim(std::move(with), name));
   }

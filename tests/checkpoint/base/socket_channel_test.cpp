@@ -3,11 +3,15 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -211,6 +215,67 @@ TEST_F(socket_channel_test, received_descriptors_are_the_senders_and_are_closed_
     EXPECT_NE(::fcntl(got->fds[0].get(), F_GETFD) & FD_CLOEXEC, 0);
   }
   EXPECT_EQ(::read(read_end.get(), &c, 1), 0);
+}
+
+// Regression: the peer was blamed for descriptors that there was no room for here.
+TEST_F(socket_channel_test, without_descriptors_the_peer_is_not_blamed) {
+  auto peer = socket_channel::adopt(owned_fd(::dup(raw_.get())));
+  ASSERT_TRUE(peer);
+  const std::vector<int> fds(5, STDERR_FILENO);
+  ASSERT_TRUE(peer->send(9, {}, fds, 1s, {}));
+  {
+    const stillmap::testing::no_descriptors none;
+    const auto m = receive();
+    ASSERT_FALSE(m);
+    EXPECT_EQ(m.error().code, std::errc::too_many_files_open) << m.error().message();
+  }
+}
+
+// Regression: a sender failed while others of its user had many descriptors on their way.
+TEST_F(socket_channel_test, descriptors_on_their_way_are_waited_for) {
+  auto peer = socket_channel::adopt(owned_fd(::dup(raw_.get())));
+  ASSERT_TRUE(peer);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{200, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  const std::vector<int> fds(100, STDERR_FILENO);
+  constexpr int messages = 8;
+  std::atomic<int> sent{0}, failed{0};
+  std::atomic<bool> impossible{false};
+  std::thread sends([&] {
+    // The limit is not for root: this thread gives that up.
+    __user_cap_header_struct head{_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct none[2]{};
+    if (::syscall(SYS_capset, &head, none) != 0) {
+      impossible = true;
+      return;
+    }
+    for (int i = 0; i < messages; ++i) {
+      const status s = peer->send(9, {}, fds, 20s, {});
+      ++(s ? sent : failed);
+      EXPECT_TRUE(s) << s.error().message();
+    }
+    // Nobody takes more.
+    const status full = [&] {
+      for (;;) {
+        if (const status s = peer->send(9, {}, fds, 30ms, {}); !s) return s;
+      }
+    }();
+    EXPECT_EQ(full.error().code.value(), ETOOMANYREFS) << full.error().message();
+  });
+  std::this_thread::sleep_for(50ms);
+  EXPECT_LT(sent, messages) << "the limit does not hold here";
+  for (int i = 0; i < messages && !impossible; ++i) {
+    const auto m = ours_->receive(0, 20s, {});
+    if (!m) ADD_FAILURE() << m.error().message();
+    if (!m) break;
+    EXPECT_EQ(m->fds.size(), fds.size());
+  }
+  sends.join();
+  EXPECT_EQ(failed, 0);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  if (impossible) GTEST_SKIP() << "a thread cannot give up its capabilities here";
 }
 
 TEST_F(socket_channel_test, a_peer_that_closes_or_is_silent_is_an_error) {

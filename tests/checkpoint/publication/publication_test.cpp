@@ -7,79 +7,18 @@
 #include <cstring>
 #include <thread>
 
-#include "stillmap/checkpoint/publication/attached_memory.h"
-#include "stillmap/checkpoint/publication/holder.h"
-#include "stillmap/vmm/context.h"
 #include "stillmap/vmm/mapping.h"
 #include "stillmap/vmm/reservation.h"
-#include "tests/support/buffer_test.h"
+#include "tests/checkpoint/publication/fixture.h"
 #include "tests/support/sample_task.h"
-#include "tests/support/unique_name.h"
 
-namespace stillmap::publication {
+namespace stillmap::publication::testing {
 namespace {
 
 using namespace std::chrono_literals;
-using namespace testing::sample;
-using testing::fails_with;
-using testing::get;
-using testing::holds;
-using testing::outcome;
-using testing::pattern;
-using testing::put;
+using namespace stillmap::testing::sample;
 
-class publication_test : public testing::buffer_test {
- protected:
-  void SetUp() override {
-    buffer_test::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    STILLMAP_NEEDS_VMM();
-    if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
-    auto made = holder::create(address_);
-    ASSERT_DONE(made);
-    holder_.emplace(std::move(*made));
-  }
-  void TearDown() override {
-    holder_.reset();
-    buffer_test::TearDown();
-  }
-
-  // This process has the addresses already.
-  static attach_options elsewhere() {
-    attach_options options;
-    options.where = checkpoint::placement::anywhere;
-    return options;
-  }
-  result<attached_memory> attach_elsewhere(const std::string &name = "model") const {
-    return attach(dev(), address_, name, elsewhere());
-  }
-  // The buffer's pages, as one generation of the name.
-  growable_buffer exportable(std::size_t pages, const char *tag, unsigned seed) const {
-    const auto pool = page_pool::create(dev(), {.exportable = handle_type::posix_fd});
-    auto out = growable_buffer::create(dev(), {.tag = tag, .pools = {*pool}});
-    EXPECT_TRUE(out->resize(pages * page()));
-    put(dev(), out->address(), pattern(pages * page(), seed));
-    return std::move(*out);
-  }
-  bool can_write(device_address at) const {
-    const context_guard guard(driver(), dev().context());
-    return driver().set_bytes_async(at, 1, 64, nullptr).has_value();
-  }
-  std::size_t readers_of(std::uint64_t generation) const {
-    for (const held_publication &p : holder_->publications()) {
-      if (p.generation == generation) return p.readers.size();
-    }
-    return SIZE_MAX;
-  }
-  // What the holder notices once a connection has ended.
-  static bool eventually(const std::function<bool()> &holds) {
-    for (int i = 0; i < 2000 && !holds(); ++i) std::this_thread::sleep_for(5ms);
-    return holds();
-  }
-
-  const std::string address_ = '@' + testing::unique_name("stillmap-publication");
-  std::optional<holder> holder_;
-};
+using publication_test = publication_fixture;
 
 TEST_F(publication_test, readers_share_the_pages_and_cannot_write) {
   task t(dev());
@@ -351,4 +290,4 @@ TEST_F(publication_test, readers_keep_the_memory_when_the_holder_ends) {
 }
 
 }  // namespace
-}  // namespace stillmap::publication
+}  // namespace stillmap::publication::testing

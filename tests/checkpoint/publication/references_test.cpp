@@ -2,61 +2,35 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <thread>
 
 #include "stillmap/checkpoint/common/layout_wire.h"
-#include "stillmap/checkpoint/publication/attached_memory.h"
-#include "stillmap/checkpoint/publication/holder.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
-#include "tests/support/buffer_test.h"
-#include "tests/support/far_away.h"
-#include "tests/support/unique_name.h"
+#include "tests/checkpoint/publication/fixture.h"
 
-namespace stillmap::publication {
+namespace stillmap::publication::testing {
 namespace {
-
-using testing::fails_with;
-using testing::holds;
-using testing::outcome;
 
 // A task with memory of its own, tag "own", and attached weights, tag "weights", which it has elsewhere than their
 // publisher.
-class references_test : public testing::buffer_test {
+class references_test : public publication_fixture {
  protected:
   void SetUp() override {
-    buffer_test::SetUp();
+    publication_fixture::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    STILLMAP_NEEDS_VMM();
-    if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
-    auto made = holder::create(holder_at_);
-    ASSERT_DONE(made);
-    holder_.emplace(std::move(*made));
     {
       const growable_buffer weights = exportable(3, "weights", 1);
-      ASSERT_DONE(publish(dev(), holder_at_, "model", std::vector<std::string>{"weights"}));
+      ASSERT_DONE(publish_tag("model", "weights"));
     }
-    attach_options options;
-    options.where = checkpoint::placement::anywhere;
-    auto read = attach(dev(), holder_at_, "model", options);
+    auto read = attach_elsewhere();
     ASSERT_DONE(read);
     weights_.emplace(std::move(*read));
     own_.emplace(exportable(2, "own", 2));
     at_ = weights_->tagged("weights")[0];
   }
   void TearDown() override {
-    weights_.reset();
-    own_.reset();
-    holder_.reset();
-    buffer_test::TearDown();
-  }
-  growable_buffer exportable(std::size_t pages, const char *tag, unsigned seed) const {
-    const auto pool =
-        page_pool::create(dev(), {.exportable = handle_type::posix_fd, .keep_free = 0});
-    auto out = growable_buffer::create(dev(), {.tag = tag, .pools = {*pool}});
-    EXPECT_TRUE(out->resize(pages * page()));
-    testing::put(dev(), out->address(), testing::pattern(pages * page(), seed));
-    return std::move(*out);
+    end_task();
+    publication_fixture::TearDown();
   }
   // The task has ended, and its addresses are free.
   void end_task() {
@@ -65,9 +39,8 @@ class references_test : public testing::buffer_test {
   }
 
   const std::vector<std::string> both_{"weights", "own"};
-  const std::string holder_at_ = '@' + testing::unique_name("stillmap-references");
-  const std::string path_ = ::testing::TempDir() + testing::unique_name("references") + ".smi";
-  std::optional<holder> holder_;
+  const std::string path_ =
+      ::testing::TempDir() + stillmap::testing::unique_name("references") + ".smi";
   std::optional<attached_memory> weights_;
   std::optional<growable_buffer> own_;
   virtual_range at_;
@@ -77,13 +50,11 @@ TEST_F(references_test, a_snapshot_refers_to_published_memory) {
   ASSERT_DONE(snapshot::save(dev(), both_, path_));
   {
     // Keeps the generation when a newer one comes.
-    attach_options options;
-    options.where = checkpoint::placement::anywhere;
-    const auto other = attach(dev(), holder_at_, "model", options);
+    const auto other = attach_elsewhere();
     ASSERT_DONE(other);
     const growable_buffer newer = exportable(1, "newer", 9);
     end_task();
-    ASSERT_DONE(publish(dev(), holder_at_, "model", std::vector<std::string>{"newer"}));
+    ASSERT_DONE(publish_tag("model", "newer"));
     const auto restored = snapshot::restore(dev(), path_);
     ASSERT_DONE(restored);
     EXPECT_EQ(restored->memory.bytes(), 2 * page());
@@ -92,7 +63,7 @@ TEST_F(references_test, a_snapshot_refers_to_published_memory) {
     ASSERT_EQ(references.size(), 1U);
     EXPECT_EQ(references[0].range, at_);
     EXPECT_EQ(references[0].name, "model");
-    const auto again = attach(dev(), holder_at_, references);
+    const auto again = attach(dev(), address_, references);
     ASSERT_DONE(again);
     ASSERT_EQ(again->size(), 1U);
     EXPECT_EQ(again->front().tagged("weights")[0], at_);
@@ -166,18 +137,17 @@ TEST_F(references_test, what_is_not_there_any_more_is_an_error) {
   ASSERT_DONE(described);
   auto references = described->layout.published;
   end_task();
-  ASSERT_DONE(withdraw(holder_at_, "model"));
-  EXPECT_TRUE(fails_with(outcome(attach(dev(), holder_at_, references)), errc::invalid_argument,
+  ASSERT_DONE(withdraw(address_, "model"));
+  EXPECT_TRUE(fails_with(outcome(attach(dev(), address_, references)), errc::invalid_argument,
                          "publication::attach"));
   references[0].block = UINT32_MAX;
-  EXPECT_TRUE(fails_with(outcome(attach(dev(), holder_at_, references)), errc::invalid_argument,
+  EXPECT_TRUE(fails_with(outcome(attach(dev(), address_, references)), errc::invalid_argument,
                          "publication::attach"));
 }
 
 TEST_F(references_test, attached_memory_cannot_be_published_or_suspended) {
-  EXPECT_TRUE(
-      fails_with(outcome(publish(dev(), holder_at_, "again", std::vector<std::string>{"weights"})),
-                 errc::not_supported, "publication::publish", at_.begin.value(), 0));
+  EXPECT_TRUE(fails_with(outcome(publish_tag("again", "weights")), errc::not_supported,
+                         "publication::publish", at_.begin.value(), 0));
   auto suspends = checkpoint::suspender::create(dev());
   ASSERT_DONE(suspends);
   EXPECT_TRUE(fails_with(outcome((*suspends)->suspend("weights")), errc::not_supported,
@@ -185,4 +155,4 @@ TEST_F(references_test, attached_memory_cannot_be_published_or_suspended) {
 }
 
 }  // namespace
-}  // namespace stillmap::publication
+}  // namespace stillmap::publication::testing
