@@ -9,21 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/checkpoint/base/fixed_bytes.h"
+#include "stillmap/checkpoint/common/published_reference.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/device.h"
 
 namespace stillmap::checkpoint {
-
-// A block whose contents are what another process published: the layout refers to it in place of pages.
-struct published_reference {
-  virtual_range range;
-  std::string tag;
-  std::string name;                               // under which it was published
-  fixed_bytes<32, struct publication_id_tag> id;  // of the contents
-  std::uint32_t block = 0;                        // of the publication, which may have several
-  bool operator==(const published_reference &) const = default;
-};
 
 struct memory_layout {
   // The id, in locations, of the device that holds the memory, whatever its ordinal in a process.

@@ -1,5 +1,6 @@
 #include "stillmap/checkpoint/common/page_transfer.h"
 
+#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/physical_memory.h"
@@ -7,6 +8,7 @@
 namespace stillmap::checkpoint {
 
 status check_exportable(const memory_layout &l) {
+  const operation_scope scope("checkpoint::check_exportable");
   for (const memory_layout::place &p : l.places) {
     if (l.pages[p.page].properties.exportable == handle_type::posix_fd) continue;
     return make_error(errc::not_supported, "a page was not created exportable as a file descriptor",

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "stillmap/checkpoint/common/layout.h"
+#include "stillmap/checkpoint/common/published_reference.h"
 #include "stillmap/vmm/device.h"
 
 namespace stillmap::checkpoint {

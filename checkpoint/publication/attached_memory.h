@@ -16,6 +16,8 @@
 
 namespace stillmap::publication {
 
+class attached_core;  // internal
+
 struct attach_options : client_options {
   // Which generation of the name: by its number or by the id of its contents; neither: the newest.
   std::uint64_t generation = 0;
@@ -70,9 +72,8 @@ class attached_memory {
 
  private:
   friend class reader;
-  class core;
-  explicit attached_memory(std::unique_ptr<core> c) noexcept;
-  std::unique_ptr<core> core_;
+  explicit attached_memory(std::unique_ptr<attached_core> c) noexcept;
+  std::unique_ptr<attached_core> core_;
 };
 
 // Maps what is published under a name at the addresses that the publisher has it at (or elsewhere:

@@ -1,42 +1,14 @@
 // Keeps published memory for its readers, also when its publisher has ended. docs/publication.md
 #pragma once
 
-#include <chrono>
-#include <cstddef>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "stillmap/checkpoint/base/socket_channel.h"
+#include "stillmap/checkpoint/publication/holder_options.h"
 #include "stillmap/checkpoint/publication/publication.h"
 
 namespace stillmap::publication {
-
-enum class holder_step {
-  publish_received,  // the manifest
-  pages_received,
-  ready_sent,
-  stored,  // published: readers get it
-  published_sent,
-  attach_received,
-  manifest_sent,
-  pages_sent,
-};
-const char *name_of(holder_step s) noexcept;
-
-struct holder_options {
-  // Whether to serve this process. Empty: if it runs as the same user or as root. A process that is served
-  // can read, replace and withdraw everything that is published. Called on the thread that accepts
-  // connections: it must not wait.
-  std::function<bool(const checkpoint::peer_credentials &)> allow;
-  // For each message to or from a client, as a whole; pages come 128 in a message. A claim waits for ever.
-  std::chrono::milliseconds timeout{10'000};
-  // Clients served at once; readers that have attached are not counted. At most three in four of them
-  // wait for a publication or have a claim, so that a publisher is served; a further one is refused (busy).
-  std::size_t max_connections = 64;
-  std::function<void(holder_step)> on_step;
-};
 
 // Keeps memory while it exists, with one sleeping thread, and one for each client while it is served. It
 // uses no driver, no GPU and no context: it has one descriptor for each page, and the driver keeps a page

@@ -50,6 +50,7 @@ image::sha256 manifest::id() const {
 }
 
 status check_name(const std::string &name) {
+  const operation_scope scope("publication::check_name");
   if (name.empty()) return make_error(errc::invalid_argument, "the name is empty");
   if (name.size() > max_name_bytes) {
     return make_error(errc::invalid_argument, "the name is too long", name.size(), max_name_bytes,
@@ -70,6 +71,7 @@ std::vector<std::byte> encode(const manifest &m) {
 }
 
 result<manifest> decode_manifest(std::span<const std::byte> from) {
+  const operation_scope scope("publication::decode_manifest");
   wire_reader r(from);
   manifest m;
   std::vector<std::byte> layout;

@@ -12,7 +12,7 @@
 namespace stillmap::publication {
 
 // The pages that have a place in the range and are not private yet.
-result<std::vector<attached_memory::core::shared_page>> attached_memory::core::shared_pages(
+result<std::vector<attached_core::shared_page>> attached_core::shared_pages(
     virtual_range range) const {
   const checkpoint::memory_layout &l = memory_.layout();
   const auto block = std::find_if(l.blocks.begin(), l.blocks.end(),
@@ -45,7 +45,7 @@ result<std::vector<attached_memory::core::shared_page>> attached_memory::core::s
   return out;
 }
 
-status attached_memory::core::make_writable(virtual_range range, stream_ref stream) {
+status attached_core::make_writable(virtual_range range, stream_ref stream) {
   const checkpoint::memory_layout &l = memory_.layout();
   const stillmap::device &d = memory_.device();
   if (!lease_) return make_error(errc::invalid_argument, "the memory has been released");
@@ -91,7 +91,7 @@ status attached_memory::core::make_writable(virtual_range range, stream_ref stre
   return {};
 }
 
-status attached_memory::core::release(const fence &idle) {
+status attached_core::release(const fence &idle) {
   registered_ = {};
   const status released = memory_.release(idle);
   private_bytes_ = 0;

@@ -7,15 +7,15 @@
 #include "stillmap/checkpoint/common/page_transfer.h"
 #include "stillmap/checkpoint/common/published_blocks.h"
 #include "stillmap/checkpoint/common/restored_memory.h"
-#include "stillmap/checkpoint/publication/attached_memory.h"
+#include "stillmap/checkpoint/publication/manifest.h"
 
 namespace stillmap::publication {
 
-class attached_memory::core {
+class attached_core {
  public:
-  core(checkpoint::socket_channel lease, std::uint64_t generation, manifest m,
-       checkpoint::page_importer pages, checkpoint::restored_memory memory,
-       checkpoint::published_blocks registered)
+  attached_core(checkpoint::socket_channel lease, std::uint64_t generation, manifest m,
+                checkpoint::page_importer pages, checkpoint::restored_memory memory,
+                checkpoint::published_blocks registered)
       : lease_(std::move(lease)),
         generation_(generation),
         manifest_(std::move(m)),

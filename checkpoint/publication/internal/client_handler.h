@@ -5,7 +5,7 @@
 #include <memory>
 #include <stop_token>
 
-#include "stillmap/checkpoint/publication/holder.h"
+#include "stillmap/checkpoint/publication/holder_options.h"
 #include "stillmap/checkpoint/publication/internal/holder_store.h"
 #include "stillmap/checkpoint/publication/internal/messages.h"
 

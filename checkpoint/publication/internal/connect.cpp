@@ -4,6 +4,13 @@
 
 namespace stillmap::publication {
 
+const char *name_of(step s) noexcept {
+  static constexpr const char *names[] = {
+      "connected",         "sealed",   "manifest sent",  "pages sent", "committed", "published",
+      "manifest received", "reserved", "pages received", "mapped"};
+  return names[static_cast<std::size_t>(s)];
+}
+
 result<checkpoint::socket_channel> connect(const std::string &address,
                                            const client_options &options) {
   STILLMAP_ASSIGN_OR_RETURN(checkpoint::socket_channel with,

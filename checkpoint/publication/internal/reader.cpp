@@ -79,9 +79,9 @@ result<attached_memory> reader::map(checkpoint::socket_channel &with, message_st
   if (options_.verify) STILLMAP_RETURN_IF_ERROR(check_digests(device_, m, memory.layout()));
   STILLMAP_ASSIGN_OR_RETURN(auto registered, register_blocks(m, memory.layout()));
   reached(step::mapped);
-  return attached_memory(std::make_unique<attached_memory::core>(
-      std::move(with), reply.generation, std::move(m), std::move(importer), std::move(memory),
-      std::move(registered)));
+  return attached_memory(std::make_unique<attached_core>(std::move(with), reply.generation,
+                                                         std::move(m), std::move(importer),
+                                                         std::move(memory), std::move(registered)));
 }
 
 // Without digests there is no id to refer to it by.

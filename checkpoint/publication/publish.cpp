@@ -1,20 +1,12 @@
-#include "stillmap/checkpoint/publication/publication.h"
-
 #include "stillmap/checkpoint/common/tag_lease.h"
 #include "stillmap/checkpoint/publication/internal/connect.h"
 #include "stillmap/checkpoint/publication/internal/messages.h"
 #include "stillmap/checkpoint/publication/internal/publisher.h"
+#include "stillmap/checkpoint/publication/publication.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::publication {
-
-const char *name_of(step s) noexcept {
-  static constexpr const char *names[] = {
-      "connected",         "sealed",   "manifest sent",  "pages sent", "committed", "published",
-      "manifest received", "reserved", "pages received", "mapped"};
-  return names[static_cast<std::size_t>(s)];
-}
 
 result<published_memory> publish(const device &d, const std::string &address,
                                  const std::string &name, std::span<const std::string> tags,
