@@ -53,7 +53,7 @@ class socket_server::core {
   }
 
   void listen(const std::stop_token &stop) noexcept {
-    const operation_scope scope(options_.operation);
+    const operation_scope scope(options_.server);
     while (!stop.stop_requested()) {
       bool incoming = false;
       const status polled = with_host_memory([&] { return wait(incoming); });

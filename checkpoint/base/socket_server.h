@@ -13,9 +13,9 @@
 namespace stillmap::checkpoint {
 
 struct socket_server_options {
-  // Where nothing may be thrown, `operation` is the name for errors, and `forbidden` the reason why
-  // `allow` refuses a process (value = its uid). Literals.
-  const char *operation = "socket_server";
+  // Literals: the name of the server, for its errors, and the reason why `allow` refuses a process (value =
+  // its uid).
+  const char *server = "socket_server";
   const char *forbidden = "this user is not served (its uid)";
   // Whether to serve this process. Empty: if it runs as the same user or as root. Called on the thread
   // that accepts connections: it must not wait.

@@ -20,7 +20,7 @@ class server::core {
 
   status listen() {
     checkpoint::socket_server_options options;
-    options.operation = "control::server";
+    options.server = "control::server";
     options.forbidden = "this user may not control the process (its uid)";
     options.allow = options_.allow;
     options.refuse = refuse;

@@ -20,7 +20,7 @@ class holder::core {
 
   status listen() {
     checkpoint::socket_server_options options;
-    options.operation = "publication::holder";
+    options.server = "publication::holder";
     options.forbidden = "this user may not use the holder (its uid)";
     options.allow = options_.allow;
     options.refuse = refuse_client;

@@ -16,7 +16,6 @@
 namespace stillmap::publication {
 namespace {
 
-constexpr const char *operation = "publication::holder";
 // How often a wait looks whether the client is still there.
 constexpr std::chrono::milliseconds look_interval{50};
 // Descriptors that pages and readers leave free, beside those of connections: for the rest of the process.
@@ -43,7 +42,8 @@ void refuse_client(checkpoint::socket_channel &with, const error &why) noexcept 
 }
 
 std::shared_ptr<const void> client_handler::serve(std::atomic<bool> &claimed) noexcept {
-  const auto served = with_host_memory(operation, [&] { return serve_request(claimed); });
+  const auto served =
+      with_host_memory("publication::holder", [&] { return serve_request(claimed); });
   if (served) return *served;
   messages_.refuse(served.error());
   return nullptr;
