@@ -70,7 +70,8 @@ struct published_memory {
 // Ensures:  the memory is read-only here, for the device: a write is a fault. Its pages are not reused:
 //           they are released with their owners. Failure: everything is as before, except where the
 //           connection fails at the commit: then the holder may have published it, and it stays read-only
-//           (busy, and the reason says so).
+//           (busy, and the reason says so). Access rights that the driver, or a lack of host memory,
+//           does not let be set back are a background error.
 // Errors:   invalid_argument (the name; no memory has the tag; metadata too long), not_supported (a page is not
 //           exportable as a file descriptor, or another process has it already: value = its address; a
 //           device without VMM), busy (memory is suspended, or also used outside of these tags: value = the

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -33,6 +34,14 @@ std::size_t descriptor_limit(std::size_t stay_free) {
 // Of the connections, so that some are left for a publisher that is waited for.
 std::size_t max_waiting(std::size_t connections) {
   return std::max<std::size_t>(1, connections - (connections + 3) / 4);
+}
+
+// What a page is only the driver knows, but no driver exports one as a socket. A holder that kept a client's
+// end of a connection would not notice that the client is gone.
+status check_is_no_socket(const owned_fd &fd) {
+  struct stat st {};
+  if (::fstat(fd.get(), &st) == 0 && !S_ISSOCK(st.st_mode)) return {};
+  return make_error(errc::corrupt, "a descriptor is not one of a page");
 }
 
 }  // namespace
@@ -181,7 +190,10 @@ status client_handler::publish(std::span<const std::byte> body) {
   memory->pages.reserve(memory->about.pages);
   STILLMAP_RETURN_IF_ERROR(
       messages_.receive_pages(memory->about.pages, [&](std::vector<owned_fd> &fds) -> status {
-        for (owned_fd &fd : fds) memory->pages.push_back(fork_closed_fd::adopt(fd.release()));
+        for (owned_fd &fd : fds) {
+          if (status valid = check_is_no_socket(fd); !valid) return valid;
+          memory->pages.push_back(fork_closed_fd::adopt(fd.release()));
+        }
         return {};
       }));
   reached(holder_step::pages_received);
