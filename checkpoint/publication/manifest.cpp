@@ -82,6 +82,10 @@ result<manifest> decode_manifest(std::span<const std::byte> from) {
   STILLMAP_ASSIGN_OR_RETURN(m.layout, checkpoint::decode_layout(layout));
   if (m.page_bytes == 0) return make_error(errc::corrupt, "the page size is 0");
   STILLMAP_RETURN_IF_ERROR(check(m.layout, m.page_bytes));
+  if (!m.layout.published.empty()) {
+    return make_error(errc::corrupt, "a publication contains another one (how many)",
+                      m.layout.published.size());
+  }
   if (m.digests.empty()) return m;
   if (m.chunk_bytes == 0 || m.chunk_bytes % image::block_bytes != 0) {
     return make_error(errc::corrupt, "the chunks of the digests have an invalid size",

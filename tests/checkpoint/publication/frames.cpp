@@ -49,6 +49,7 @@ void add_layout(frame &f, const checkpoint::memory_layout &l) {
     u32("place page", p.page);
     u32("place access", p.access);
   }
+  u32("references", l.published.size());  // what is published contains no other publication
 }
 
 void add_manifest(frame &f, const publication::manifest &m) {
@@ -123,6 +124,7 @@ frame attach_frame(const attach_request &r) {
   frame f =
       begin(kind::attach, "attach").number("version", protocol_version, 4).text("name", r.name);
   f.number("generation", r.generation, 8);
+  add_bytes(f, "id", r.id.bytes);
   add_bytes(f, "device", r.device);
   return f.number("granularity", r.page_bytes, 8)
       .number("wait", static_cast<std::uint64_t>(r.wait.count()), 4)
@@ -146,6 +148,7 @@ frame listing_frame(const listing &all) {
   for (const held_publication &p : all) {
     f.text("name", p.name).number("generation", p.generation, 8).number("newest", p.newest, 4);
     add_bytes(f, "device", p.device);
+    add_bytes(f, "id", p.id.bytes);
     f.number("pages", p.pages, 8).number("bytes of it", p.bytes, 8);
     f.number("publisher", static_cast<std::uint32_t>(p.publisher), 4);
     f.number("readers", p.readers.size(), 4);

@@ -110,7 +110,7 @@ class publication_fuzz : public publication_fixture {
   std::vector<fuzz_input> corpus() const {
     manifest no_digests = memory_->manifest;
     no_digests.digests.clear();
-    const listing all{{"m", 3, true, dev().uuid(), 4, 5, 6, {7, 8}}, {}};
+    const listing all{{"m", 3, true, dev().uuid(), {}, 4, 5, 6, {7, 8}}, {}};
     const attach_request r{"model", 3, dev().uuid(), page(), 5ms, true};
     return {fuzz_input_of(in_attach, encode(r)),
             fuzz_input_of(in_withdraw, encode(withdraw_request{"model"})),

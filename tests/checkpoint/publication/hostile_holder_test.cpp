@@ -166,7 +166,7 @@ class hostile_holder : public publication_fixture {
 
 TEST_F(hostile_holder, the_script_is_what_a_holder_says) {
   EXPECT_EQ(good_attach()[0].body(), encode_attached(7, encode(memory_->manifest)));
-  const listing all{{"m", 3, true, dev().uuid(), 4, 5, 6, {7, 8}}, {}};
+  const listing all{{"m", 3, true, dev().uuid(), {}, 4, 5, 6, {7, 8}}, {}};
   EXPECT_EQ(listing_frame(all).body(), encode(all));
   EXPECT_EQ(good_publish()[1].body(), encode(generation_reply{3}));
   EXPECT_TRUE(take({good_attach()}, true, true));
@@ -403,8 +403,8 @@ TEST_F(hostile_holder, a_publisher_that_is_refused_at_the_commit_has_its_memory_
 }
 
 TEST_F(hostile_holder, lists_and_withdrawals) {
-  const listing all{{"model", 3, true, dev().uuid(), 4, 5, 6, {7, 8}},
-                    {"m", 4, false, {}, 1, 2, 3, {}}};
+  const listing all{{"model", 3, true, dev().uuid(), {}, 4, 5, 6, {7, 8}},
+                    {"m", 4, false, {}, {}, 1, 2, 3, {}}};
   const frame good = listing_frame(all);
   const auto listed = [&](const behaviour &b) {
     bool got = false;

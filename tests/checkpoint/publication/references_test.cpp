@@ -132,6 +132,14 @@ TEST_F(references_test, a_layout_carries_the_references_to_a_receiver) {
   EXPECT_TRUE(fails_with(check(wrong, page()), errc::corrupt, "checkpoint::check"));
 }
 
+TEST_F(references_test, a_publication_contains_no_other) {
+  manifest m = weights_->published();
+  ASSERT_DONE(decode_manifest(encode(m)));
+  m.layout.published = checkpoint::describe(dev(), both_)->layout.published;
+  EXPECT_TRUE(fails_with(outcome(decode_manifest(encode(m))), errc::corrupt,
+                         "publication::decode_manifest", 1, 0));
+}
+
 TEST_F(references_test, what_is_not_there_any_more_is_an_error) {
   const auto described = checkpoint::describe(dev(), both_);
   ASSERT_DONE(described);
