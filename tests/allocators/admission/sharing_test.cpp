@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <memory>
@@ -14,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "stillmap/allocators/admission/quota_table.h"
 #include "stillmap/allocators/shared_quota.h"
 
 namespace stillmap {
@@ -54,6 +56,12 @@ class sharing_test : public ::testing::Test {
   }
   void wait_until_waiting(std::uint64_t n) const {
     while (waiting() < n) std::this_thread::sleep_for(milliseconds(1));
+  }
+  std::uint64_t waits_until() const {
+    quota_header h;
+    std::ifstream file(path_, std::ios::binary);
+    EXPECT_TRUE(file.read(reinterpret_cast<char *>(&h), sizeof h));
+    return h.waits_until;
   }
   std::size_t bells() const {
     std::size_t n = 0;
@@ -124,6 +132,27 @@ TEST_F(sharing_test, rooms_of_a_thread_nest) {
   EXPECT_EQ(a->stats()->own, 30u) << "20 of the outer one were used";
   a->end_room();
   EXPECT_EQ(a->stats()->own, 0u);
+}
+
+// A reservation reads what others wait for only where the header says that somebody may.
+TEST_F(sharing_test, the_header_says_until_when_somebody_may_wait) {
+  const sharer holder = join(), first = join(), second = join(), small = join({}, milliseconds(0));
+  ASSERT_TRUE(holder->reserve(95));
+  EXPECT_EQ(waits_until(), 0u);
+  auto one = std::async(std::launch::async, [&] { return first->make_room(30).has_value(); });
+  wait_until_waiting(1);
+  auto two = std::async(std::launch::async, [&] { return second->make_room(60).has_value(); });
+  wait_until_waiting(2);
+  EXPECT_GT(waits_until(), 0u);
+  ASSERT_TRUE(holder->release(25));
+  EXPECT_TRUE(one.get());
+  EXPECT_EQ(waiting(), 1u);
+  EXPECT_GT(waits_until(), 0u) << "the other waits still";
+  EXPECT_FALSE(small->reserve(1));
+  ASSERT_TRUE(holder->release(70));
+  EXPECT_TRUE(two.get());
+  EXPECT_EQ(waits_until(), 0u);
+  EXPECT_TRUE(small->reserve(1));
 }
 
 // The end of a participant whose thread is answering.
