@@ -69,7 +69,7 @@ struct quota_stats {
 
 enum class quota_action : std::uint32_t {
   joined,
-  left,      // died, as another has found; one that ends writes nothing
+  left,      // ended, or has died as another found; bytes: that it still held, which are free now
   waits,     // bytes: that it waits for
   asked,     // `other` asks `process` for bytes
   answered,  // `process` gave `bytes` back for `other`

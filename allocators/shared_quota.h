@@ -50,7 +50,8 @@ class shared_quota final : public memory_quota, public std::enable_shared_from_t
   //         the file or may write it).
   static result<std::shared_ptr<shared_quota>> open(const std::string &name,
                                                     shared_quota_options options);
-  ~shared_quota() override;  // releases this participant's reservation
+  // Releases this participant's reservation. Waits for lock_timeout at most.
+  ~shared_quota() override;
   shared_quota(const shared_quota &) = delete;
   shared_quota &operator=(const shared_quota &) = delete;
 

@@ -24,11 +24,13 @@ quota_seat::outside_room::~outside_room() {
 
 quota_seat::~quota_seat() {
   if (!joined_ || !ledger_.file().is_open()) return;
-  const ledger_threads threads(ledger_.mutex);
-  quota_holding found;
-  // The slot is free once the kernel has dropped its lock, whatever is in it.
-  if (!ledger_.file().read_holding(slot_, found) || found != own_) return;
-  (void)ledger_.file().write_slot(slot_, {}, {});
+  const status left = transact([&](quota_table &t) STILLMAP_REQUIRES(ledger_held) -> status {
+    STILLMAP_RETURN_IF_ERROR(ledger_.file().write_slot(slot_, {}, {}));
+    return ledger_.note(
+        t, {.bytes = own_.reserved, .action = quota_action::left, .process = process_});
+  });
+  // Otherwise another frees the slot, as that of one that died: the kernel drops its lock.
+  (void)left;
 }
 
 status quota_seat::take(quota_table &t, const quota_terms &terms) {

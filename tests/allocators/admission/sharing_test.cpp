@@ -134,6 +134,21 @@ TEST_F(sharing_test, rooms_of_a_thread_nest) {
   EXPECT_EQ(a->stats()->own, 0u);
 }
 
+// Regression: who reads the events could not tell who had left.
+TEST_F(sharing_test, a_participant_that_ends_is_said_to_have_left) {
+  const sharer a = join();
+  {
+    const sharer b = join();
+    ASSERT_TRUE(b->reserve(30));
+  }
+  const auto left = events(quota_action::left);
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].process, static_cast<std::uint32_t>(getpid()));
+  EXPECT_EQ(left[0].bytes, 30u);
+  EXPECT_EQ(a->stats()->participants.size(), 1u);
+  EXPECT_EQ(events(quota_action::left).size(), 1u) << "nobody finds it dead besides";
+}
+
 // A reservation reads what others wait for only where the header says that somebody may.
 TEST_F(sharing_test, the_header_says_until_when_somebody_may_wait) {
   const sharer holder = join(), first = join(), second = join(), small = join({}, milliseconds(0));
@@ -474,6 +489,18 @@ TEST_F(sharing_processes, one_that_dies_while_it_is_asked_costs_no_wait) {
   EXPECT_TRUE(room.get());
   EXPECT_EQ(shared_quota::stats_of(path_)->participants.size(), 1u);
   EXPECT_EQ(events(quota_action::left).size(), 1u);
+}
+
+TEST_F(sharing_processes, one_that_dies_is_said_to_have_left_once) {
+  const pid_t dies = start(90, false);
+  const sharer me = join();
+  kill_it(dies);
+  EXPECT_EQ(me->stats()->participants.size(), 1u);
+  EXPECT_EQ(me->stats()->participants.size(), 1u);
+  const auto left = events(quota_action::left);
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].process, static_cast<std::uint32_t>(dies));
+  EXPECT_EQ(left[0].bytes, 90u);
 }
 
 TEST_F(sharing_processes, one_that_is_stopped_is_passed_over) {
