@@ -178,6 +178,7 @@ class shared_quota::participant {
     ++waits_.waits;
     waits_.total += waited;
     waits_.longest = std::max(waits_.longest, waited);
+    waits_.most_overtaken = std::max(waits_.most_overtaken, request.overtaken());
     if (!done) {
       ++waits_.busy;
     } else if (waits_.recent.size() < most_recent) {

@@ -84,6 +84,7 @@ status room_request::end(quota_table &t, quota_action how) {
   // That of this request, or one that could not be withdrawn.
   quota_exchange &own = t.exchanges[seat_.slot()];
   if (own.wait.ticket != 0) {
+    overtaken_ = own.wait.overtaken;
     own.wait = {};
     STILLMAP_RETURN_IF_ERROR(ledger_.file().write(seat_.slot(), own, &quota_exchange::wait));
     ticket_ = 0;

@@ -40,6 +40,8 @@ class room_request {
   void withdraw() noexcept;
 
   std::chrono::nanoseconds waited() const;
+  // Grants to later requests of higher priority, once the wait has ended.
+  std::uint64_t overtaken() const { return overtaken_; }
 
  private:
   using clock = std::chrono::steady_clock;
@@ -74,6 +76,7 @@ class room_request {
   clock::time_point round_over_{};     // when all had been asked
   std::vector<std::size_t> ring_;      // slots
   bool is_asked_itself_ = false;
+  std::uint64_t overtaken_ = 0;
 };
 
 }  // namespace stillmap

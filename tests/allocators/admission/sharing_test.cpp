@@ -390,6 +390,8 @@ TEST_F(sharing_test, a_higher_priority_overtakes_a_bounded_number_of_times) {
   EXPECT_EQ(overtaken, 16);
   ASSERT_TRUE(holder->release(95));
   EXPECT_TRUE(room.get());
+  EXPECT_EQ(waits->stats()->waits.most_overtaken, 16u);
+  EXPECT_EQ(higher->stats()->waits.most_overtaken, 0u);
 }
 
 TEST_F(sharing_test, threads_of_one_participant_wait_one_after_another) {
