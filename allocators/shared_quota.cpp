@@ -158,6 +158,7 @@ class shared_quota::participant {
     for (auto pause = first_pause;; pause = std::min(pause * 2, longest_pause)) {
       std::optional<device_use> use;
       if (options_.device && clock::now() >= measured + between_measures) {
+        STILLMAP_RETURN_IF_ERROR(request.prepare_measure());
         if (const auto now = options_.device->memory()) {
           use = {now->total.bytes(), now->total.bytes() - now->free.bytes()};
         }

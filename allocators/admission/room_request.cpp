@@ -18,6 +18,14 @@ std::chrono::nanoseconds room_request::waited() const {
   return clock::now() - began_;
 }
 
+status room_request::prepare_measure() {
+  const auto look = [&](quota_table &t) -> status {
+    held_before_ = t.held();
+    return {};
+  };
+  return seat_.transact(look, quota_part::grant);
+}
+
 result<room_request::progress> room_request::look(std::optional<device_use> use) {
   ring_.clear();
   result<progress> out = progress::waits;
@@ -101,7 +109,9 @@ status room_request::end(quota_table &t, quota_action how) {
 // What is in use beside what participants have reserved: what the driver and other processes need, and memory of
 // dead ones that the driver has not released yet.
 status room_request::note_use(quota_table &t, device_use use) {
-  const std::uint64_t held = t.held();
+  // It is reserved before it is created, and until it is released: what the device counted is reserved now, or was
+  // before.
+  const std::uint64_t held = std::max(held_before_, t.held());
   const std::uint64_t outside = use.used > held ? use.used - held : 0;
   if (t.header.device_bytes == use.total && t.header.outside == outside) return {};
   t.header.device_bytes = use.total;
