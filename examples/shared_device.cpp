@@ -1,7 +1,6 @@
 // Two tasks share one device: the second gets memory that the first only keeps in its cache, and waits for it
 // before a step. Both are in this process here; each may be in one of its own, of any language.
-#include <unistd.h>
-
+#include <random>
 #include <string>
 
 #include "examples/example.h"
@@ -45,7 +44,8 @@ void share(const device &gpu, const std::string &name) {
 
 int main() {
   const device gpu = must(device::open());
-  const std::string name = "stillmap-example-" + std::to_string(::getpid());
+  // Programs in several containers may have the same process id, and share /dev/shm.
+  const std::string name = "stillmap-example-" + std::to_string(std::random_device()());
   share(gpu, name);
   must(shared_quota::remove(name));
 }
