@@ -48,6 +48,8 @@ struct quota_participant {
 // Of this participant, since it joined. A wait ends with a grant or with busy.
 struct quota_wait_stats {
   std::uint64_t waits = 0, granted = 0, busy = 0;
+  // Grants to later requests of higher priority before one of the waits ended: of the wait with most. At most 16.
+  std::uint64_t most_overtaken = 0;
   std::chrono::nanoseconds total{0}, longest{0};
   // The latest waits that ended with a grant, unordered: at most 512.
   std::vector<std::chrono::nanoseconds> recent{};
@@ -69,7 +71,7 @@ struct quota_stats {
 
 enum class quota_action : std::uint32_t {
   joined,
-  left,      // died, as another has found; one that ends writes nothing
+  left,      // ended, or has died as another found; bytes: that it still held, which are free now
   waits,     // bytes: that it waits for
   asked,     // `other` asks `process` for bytes
   answered,  // `process` gave `bytes` back for `other`

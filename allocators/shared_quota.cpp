@@ -10,8 +10,8 @@
 #include "stillmap/allocators/admission/quota_bell.h"
 #include "stillmap/allocators/admission/quota_ledger.h"
 #include "stillmap/allocators/admission/quota_responder.h"
-#include "stillmap/allocators/admission/quota_rules.h"
 #include "stillmap/allocators/admission/quota_seat.h"
+#include "stillmap/allocators/admission/quota_settings.h"
 #include "stillmap/allocators/admission/room_request.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/mutex.h"
@@ -23,94 +23,6 @@ namespace {
 
 static_assert(shared_quota::lock_timeout == quota_ledger::lock_timeout &&
               shared_quota::max_participants == quota_table::max_slots);
-
-quota_stats stats_in(const quota_table &t) {
-  quota_stats out;
-  out.limit = t.header.limit;
-  out.device_bytes = t.header.device_bytes;
-  out.outside = t.header.outside;
-  out.revision = t.header.revision;
-  const quota_rules rules(t);
-  for (std::size_t i = 0; i < t.header.used; ++i) {
-    const quota_slot &s = t.slots[i];
-    if (!s.is_taken()) continue;
-    out.reserved += s.reserved();
-    quota_participant p{.process = s.holding.process,
-                        .reserved = s.reserved(),
-                        .terms = s.terms(),
-                        .listens = s.listens != 0,
-                        .waiting = rules.waits(i) ? s.wait.bytes : 0};
-    for (std::size_t k = 0; k < reclaim_kinds; ++k) p.offers[k] = (s.offers >> k & 1) != 0;
-    out.participants.push_back(p);
-  }
-  return out;
-}
-
-status check_revision(const quota_table &t, std::optional<std::uint64_t> expected) {
-  if (!expected || *expected == t.header.revision) return {};
-  return make_error(errc::busy,
-                    "the limit or terms have changed meanwhile: read the revision again",
-                    t.header.revision, *expected);
-}
-
-result<quota_change> set_limit_in(quota_ledger &l, quota_table &t, std::uint64_t bytes,
-                                  std::optional<std::uint64_t> if_revision) {
-  if (bytes == 0) return make_error(errc::invalid_argument, "the limit must not be 0");
-  STILLMAP_RETURN_IF_ERROR(check_revision(t, if_revision));
-  const std::uint64_t minima = t.minima();
-  if (bytes < minima) {
-    return make_error(errc::invalid_argument,
-                      "the limit is less than the minima of the participants", bytes, minima,
-                      error_unit::bytes);
-  }
-  t.header.limit = bytes;
-  ++t.header.revision;
-  STILLMAP_RETURN_IF_ERROR(l.file().write_header(t.header));
-  STILLMAP_RETURN_IF_ERROR(l.note(t, {.bytes = bytes,
-                                      .action = quota_action::limit_set,
-                                      .process = static_cast<std::uint32_t>(::getpid())}));
-  return t.held() > bytes ? quota_change::deferred : quota_change::applied;
-}
-
-result<quota_change> set_terms_in(quota_ledger &l, quota_table &t, std::uint32_t process,
-                                  const quota_terms &terms,
-                                  std::optional<std::uint64_t> if_revision) {
-  STILLMAP_RETURN_IF_ERROR(check_revision(t, if_revision));
-  STILLMAP_RETURN_IF_ERROR(quota_rules::check(terms));
-  std::uint64_t minima = 0;
-  std::size_t found = 0;
-  for (const quota_slot &s : t.used()) {
-    const bool meant = s.is_taken() && s.holding.process == process;
-    found += meant ? 1 : 0;
-    minima += !s.is_taken() ? 0 : meant ? terms.minimum : s.minimum;
-  }
-  if (found == 0) {
-    return make_error(errc::invalid_argument, "no participant has this process id", process);
-  }
-  if (minima > t.header.limit) {
-    return make_error(errc::invalid_argument, "the minima of all would exceed the limit", minima,
-                      t.header.limit, error_unit::bytes);
-  }
-  ++t.header.revision;
-  STILLMAP_RETURN_IF_ERROR(l.file().write_header(t.header));
-  quota_change out = quota_change::applied;
-  for (std::size_t i = 0; i < t.header.used; ++i) {
-    quota_slot &s = t.slots[i];
-    if (!s.is_taken() || s.holding.process != process) continue;
-    s.minimum = terms.minimum;
-    s.maximum = terms.maximum;
-    s.priority = terms.priority;
-    STILLMAP_RETURN_IF_ERROR(l.file().write(i, s, &quota_slot::minimum));
-    STILLMAP_RETURN_IF_ERROR(l.file().write(i, s, &quota_slot::maximum));
-    STILLMAP_RETURN_IF_ERROR(l.file().write(i, s, &quota_slot::priority));
-    if (s.reserved() > terms.maximum) out = quota_change::deferred;
-  }
-  // What others hold above their own minimum may be in the way of it.
-  if (t.sum(quota_rules::charged) > t.header.limit) out = quota_change::deferred;
-  STILLMAP_RETURN_IF_ERROR(
-      l.note(t, {.bytes = terms.maximum, .action = quota_action::terms_set, .process = process}));
-  return out;
-}
 
 // Names the file in an error. A refusal, which is ordinary, costs no host memory.
 template <class T>
@@ -181,7 +93,7 @@ class shared_quota::participant {
   result<quota_change> set_limit(std::uint64_t bytes, std::optional<std::uint64_t> if_revision) {
     quota_change out{};
     const status done = seat_.transact([&](quota_table &t) -> status {
-      STILLMAP_ASSIGN_OR_RETURN(out, set_limit_in(ledger_, t, bytes, if_revision));
+      STILLMAP_ASSIGN_OR_RETURN(out, quota_settings(ledger_, t).set_limit(bytes, if_revision));
       return {};
     });
     if (!done) return tl::unexpected<error>(done.error());
@@ -193,7 +105,7 @@ class shared_quota::participant {
     const status read =
         seat_.transact([&](quota_table &t) STILLMAP_REQUIRES(ledger_held) -> status {
           STILLMAP_RETURN_IF_ERROR(ledger_.remove_dead(t, seat_.slot()));
-          out = stats_in(t);
+          out = quota_settings(ledger_, t).stats();
           out.own = seat_.reserved();
           return {};
         });
@@ -246,6 +158,7 @@ class shared_quota::participant {
     for (auto pause = first_pause;; pause = std::min(pause * 2, longest_pause)) {
       std::optional<device_use> use;
       if (options_.device && clock::now() >= measured + between_measures) {
+        STILLMAP_RETURN_IF_ERROR(request.prepare_measure());
         if (const auto now = options_.device->memory()) {
           use = {now->total.bytes(), now->total.bytes() - now->free.bytes()};
         }
@@ -266,6 +179,7 @@ class shared_quota::participant {
     ++waits_.waits;
     waits_.total += waited;
     waits_.longest = std::max(waits_.longest, waited);
+    waits_.most_overtaken = std::max(waits_.most_overtaken, request.overtaken());
     if (!done) {
       ++waits_.busy;
     } else if (waits_.recent.size() < most_recent) {
@@ -386,7 +300,7 @@ result<quota_change> shared_quota::set_limit(const std::string &name, std::uint6
                                              std::optional<std::uint64_t> if_revision) {
   return on_existing("shared_quota::set_limit", name,
                      [&](quota_ledger &l, quota_table &t) -> result<quota_change> {
-                       return set_limit_in(l, t, bytes, if_revision);
+                       return quota_settings(l, t).set_limit(bytes, if_revision);
                      });
 }
 
@@ -395,7 +309,7 @@ result<quota_change> shared_quota::set_terms(const std::string &name, std::uint3
                                              std::optional<std::uint64_t> if_revision) {
   return on_existing("shared_quota::set_terms", name,
                      [&](quota_ledger &l, quota_table &t) -> result<quota_change> {
-                       return set_terms_in(l, t, process, terms, if_revision);
+                       return quota_settings(l, t).set_terms(process, terms, if_revision);
                      });
 }
 
@@ -406,9 +320,10 @@ result<quota_stats> shared_quota::stats() {
 }
 
 result<quota_stats> shared_quota::stats_of(const std::string &name) {
-  return on_existing(
-      "shared_quota::stats_of", name,
-      [](quota_ledger &, quota_table &t) -> result<quota_stats> { return stats_in(t); });
+  return on_existing("shared_quota::stats_of", name,
+                     [](quota_ledger &l, quota_table &t) -> result<quota_stats> {
+                       return quota_settings(l, t).stats();
+                     });
 }
 
 result<std::vector<quota_event>> shared_quota::events_of(const std::string &name) {

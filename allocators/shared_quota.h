@@ -46,20 +46,21 @@ class shared_quota final : public memory_quota, public std::enable_shared_from_t
   //         bytes; it does not exist and no limit is given; the terms: the minimum exceeds the maximum, or what the
   //         limit leaves beside the minima of the others), busy (value: participants),
   //         corrupt (the file is not a quota: value is its size), the system's (EFBIG: RLIMIT_FSIZE is smaller
-  //         than the ledger, 153 KB; of a file name, ELOOP: it is a link, EPERM: another user owns
+  //         than the ledger, 185 KB; of a file name, ELOOP: it is a link, EPERM: another user owns
   //         the file or may write it).
   static result<std::shared_ptr<shared_quota>> open(const std::string &name,
                                                     shared_quota_options options);
-  ~shared_quota() override;  // releases this participant's reservation
+  // Releases this participant's reservation. Waits for lock_timeout at most.
+  ~shared_quota() override;
   shared_quota(const shared_quota &) = delete;
   shared_quota &operator=(const shared_quota &) = delete;
 
   // Reserves all of `bytes`, or nothing, and asks nobody. Call it before allocating. Those that wait come first: it
   // leaves them what they wait for, unless it stays within this participant's minimum or has a higher priority.
   // Errors: out_of_memory (value: bytes requested, limit: bytes left), not_supported (after fork).
-  // Cost:   four system calls, about 1.2 µs without contention (2.5 µs where 100 take part; a fifth call after
-  //         participants have come); where too little is left, one more for each other participant, to detect dead
-  //         ones. None where a room (make_room) has the bytes.
+  // Cost:   four system calls, about 1.2 µs without contention (1.4 µs where 100 take part; a fifth call after
+  //         participants have come, and while somebody waits); where too little is left, one more for each other
+  //         participant, to detect dead ones. None where a room (make_room) has the bytes.
   status reserve(std::uint64_t bytes) override;
 
   // Returns bytes to the quota, after freeing or a failed allocation. Waits for no other process.
@@ -88,7 +89,7 @@ class shared_quota final : public memory_quota, public std::enable_shared_from_t
   status start_thread();
   // A point at which all memory of this task may be taken, and anything else that was asked for: gives it back, on
   // this thread. Returns the bytes released.
-  // Cost: four system calls where nothing is asked for.
+  // Cost: three system calls where nothing is asked for, four while somebody waits.
   result<std::uint64_t> poll();
 
   // Sets the limit for all participants. Existing reservations stay. Where they exceed the limit,

@@ -57,8 +57,12 @@ bool holds_ledger_lock(std::uint32_t process, unsigned long long inode) {
 
 }  // namespace
 
-std::size_t quota_file::slot_at(std::size_t i) {
-  return offsetof(quota_table, slots) + i * sizeof(quota_slot);
+std::size_t quota_file::share_at(std::size_t i) {
+  return offsetof(quota_table, shares) + i * sizeof(quota_share);
+}
+
+std::size_t quota_file::exchange_at(std::size_t i) {
+  return offsetof(quota_table, exchanges) + i * sizeof(quota_exchange);
 }
 
 status quota_file::open(const char *path, bool only_own, bool create) {
@@ -67,6 +71,9 @@ status quota_file::open(const char *path, bool only_own, bool create) {
   file_ = fork_closed_fd::open(path, flags, 0600);
   if (!is_open()) return make_system_error(errno, "the file cannot be opened");
   STILLMAP_RETURN_IF_ERROR(check(only_own));
+  // A read that updates no access time takes a sixth less. Only the file's owner may ask for that.
+  const int status_flags = ::fcntl(file_.get(), F_GETFL);
+  [[maybe_unused]] const int quiet = ::fcntl(file_.get(), F_SETFL, status_flags | O_NOATIME);
   // A write beyond the limit would end the process.
   if (is_within_file_size_limit(file_bytes)) return {};
   return make_system_error(EFBIG, "RLIMIT_FSIZE is smaller than the ledger");
@@ -119,32 +126,38 @@ status quota_file::write_bytes(const void *from, std::size_t bytes, std::size_t 
   return make_system_error(n < 0 ? errno : ENOSPC, "the ledger cannot be written");
 }
 
-status quota_file::read(quota_table &into) const {
+status quota_file::read(quota_table &into, quota_part part) const {
   // One call, unless participants have come since the last one.
   const std::size_t known = std::clamp<std::size_t>(into.header.used, 1, quota_table::max_slots);
-  STILLMAP_RETURN_IF_ERROR(read_bytes(&into, slot_at(known), 0));
+  STILLMAP_RETURN_IF_ERROR(read_bytes(&into, share_at(known), 0));
   const quota_header &h = into.header;
   if ((h.magic != quota_table::magic && h.magic != 0) || h.used > quota_table::max_slots) {
     return make_error(errc::corrupt, "the file is not a quota");
   }
   if (h.used > known) {
     STILLMAP_RETURN_IF_ERROR(
-        read_bytes(&into.slots[known], slot_at(h.used) - slot_at(known), slot_at(known)));
+        read_bytes(&into.shares[known], share_at(h.used) - share_at(known), share_at(known)));
   }
   for (std::size_t i = 0; i < h.used; ++i) {
-    quota_holding &there = into.slots[i].holding;
+    quota_holding &there = into.shares[i].holding;
     if (!there.is_whole()) STILLMAP_RETURN_IF_ERROR(read_holding(i, there));
   }
-  return {};
+  if (part == quota_part::grant && !h.may_wait()) return {};
+  return read_bytes(into.exchanges.data(), h.used * sizeof(quota_exchange), exchange_at(0));
 }
 
 status quota_file::read_holding(std::size_t i, quota_holding &into) const {
   // The owner may write it at the same time, but not as often.
   for (int tries = 0; tries < 1000; ++tries) {
-    STILLMAP_RETURN_IF_ERROR(read_bytes(&into, sizeof into, slot_at(i)));
+    STILLMAP_RETURN_IF_ERROR(read_bytes(&into, sizeof into, share_at(i)));
     if (into.is_whole()) return {};
   }
   return make_error(errc::corrupt, "a participant's entry in the file is damaged (its index)", i);
+}
+
+status quota_file::write_slot(std::size_t i, const quota_share &s, const quota_exchange &e) const {
+  STILLMAP_RETURN_IF_ERROR(write_bytes(&e, sizeof e, exchange_at(i)));
+  return write_bytes(&s, sizeof s, share_at(i));
 }
 
 status quota_file::add_event(quota_header &h, quota_record e) const {
@@ -179,11 +192,11 @@ bool quota_file::is_locked(std::size_t at, std::size_t bytes) const {
   return ::fcntl(file_.get(), F_OFD_GETLK, &l) != 0 || l.l_type != F_UNLCK;
 }
 
-int quota_file::find_ledger_holder(std::span<const quota_slot> participants) const {
+int quota_file::find_ledger_holder(std::span<const quota_share> participants) const {
   struct stat st = {};
   if (::fstat(file_.get(), &st) != 0) return 0;
   const auto holder =
-      std::find_if(participants.begin(), participants.end(), [&](const quota_slot &s) {
+      std::find_if(participants.begin(), participants.end(), [&](const quota_share &s) {
         return s.is_taken() && holds_ledger_lock(s.holding.process, st.st_ino);
       });
   return holder == participants.end() ? 0 : static_cast<int>(holder->holding.process);

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "stillmap/allocators/admission/quota_table.h"
@@ -15,6 +16,12 @@
 #include "stillmap/vmm/base/fork_closed_fd.h"
 
 namespace stillmap {
+
+// What is read of a quota.
+enum class quota_part : std::uint8_t {
+  all,
+  grant,  // what decides a grant: the exchanges only if somebody may wait. Otherwise they are as read before
+};
 
 // Errors: corrupt (the file is too short, or is not a quota), the system's.
 // Threads: externally synchronised, but for is_open().
@@ -28,21 +35,22 @@ class quota_file {
   // Gives a new file its size. A file of another size is none of ours.
   status allocate() const;
   // Reads the header and the slots used. The slots behind them are left as they are. `into`: as read before, or empty.
-  status read(quota_table &into) const;
+  status read(quota_table &into, quota_part part = quota_part::all) const;
   status read_holding(std::size_t i, quota_holding &into) const;
   status write_header(const quota_header &h) const { return write_bytes(&h, sizeof h, 0); }
-  status write_slot(std::size_t i, const quota_slot &s) const {
-    return write_bytes(&s, sizeof s, slot_at(i));
-  }
+  // Both parts of a slot, the share last: with that the slot is a participant's, or nobody's.
+  status write_slot(std::size_t i, const quota_share &s, const quota_exchange &e) const;
   status write_holding(std::size_t i, const quota_holding &h) const {
-    return write_bytes(&h, sizeof h, slot_at(i));  // it is the first part
+    return write_bytes(&h, sizeof h, share_at(i));  // it is the first part
   }
-  // A part of a slot, as write(i, slot, &quota_slot::wait).
-  template <class Part>
-  status write(std::size_t i, const quota_slot &s, Part quota_slot::*part) const {
-    const auto offset = static_cast<std::size_t>(reinterpret_cast<const char *>(&(s.*part)) -
-                                                 reinterpret_cast<const char *>(&s));
-    return write_bytes(&(s.*part), sizeof(Part), slot_at(i) + offset);
+  // A part of a share or an exchange, as write(i, exchange, &quota_exchange::wait).
+  template <class Half, class Part>
+  status write(std::size_t i, const Half &of, Part Half::*part) const {
+    constexpr bool is_share = std::is_same_v<Half, quota_share>;
+    const auto offset = static_cast<std::size_t>(reinterpret_cast<const char *>(&(of.*part)) -
+                                                 reinterpret_cast<const char *>(&of));
+    return write_bytes(&(of.*part), sizeof(Part),
+                       (is_share ? share_at(i) : exchange_at(i)) + offset);
   }
   // Appends to the ring of events; the header, which counts them, is written, too.
   status add_event(quota_header &h, quota_record e) const;
@@ -57,10 +65,11 @@ class quota_file {
   bool is_any_slot_locked() const { return is_locked(1, quota_table::max_slots); }
   // The process that holds the lock of the ledger: 0 where the kernel does not tell. It names no holder
   // of such a lock directly, but lists the locks of each descriptor that this user may inspect.
-  int find_ledger_holder(std::span<const quota_slot> participants) const;
+  int find_ledger_holder(std::span<const quota_share> participants) const;
 
  private:
-  static std::size_t slot_at(std::size_t i);
+  static std::size_t share_at(std::size_t i);
+  static std::size_t exchange_at(std::size_t i);
   status check(bool only_own) const;
   status read_bytes(void *into, std::size_t bytes, std::size_t at) const;
   status write_bytes(const void *from, std::size_t bytes, std::size_t at) const;

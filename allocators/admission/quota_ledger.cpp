@@ -22,11 +22,6 @@ bool is_bare(const std::string &name) {
 quota_ledger::quota_ledger(const std::string &name)
     : path_(is_bare(name) ? "/dev/shm/" + name : name), only_own_(is_bare(name)) {}
 
-std::uint64_t quota_ledger::time_of(clock::time_point t) {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count());
-}
-
 // A stopped process keeps its locks, and no wait for one has a timeout: tries again and again. Lets
 // go of the mutex meanwhile, so that threads that release wait for nobody.
 status quota_ledger::lock_file() {
@@ -99,12 +94,13 @@ status quota_ledger::held_too_long() const {
 
 status quota_ledger::remove_dead(quota_table &t, std::size_t self) const {
   for (std::size_t i = 0; i < t.header.used; ++i) {
-    quota_slot &s = t.slots[i];
+    quota_share &s = t.shares[i];
     if (!s.is_taken() || i == self || file_.is_slot_locked(i)) continue;
     const std::uint32_t process = s.holding.process;
     const std::uint64_t held = s.reserved();
     s = {};
-    STILLMAP_RETURN_IF_ERROR(file_.write_slot(i, s));
+    t.exchanges[i] = {};
+    STILLMAP_RETURN_IF_ERROR(file_.write_slot(i, s, t.exchanges[i]));
     quota_bell::remove(path_, i);
     STILLMAP_RETURN_IF_ERROR(
         note(t, {.bytes = held, .action = quota_action::left, .process = process}));

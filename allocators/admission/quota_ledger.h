@@ -46,14 +46,14 @@ class quota_ledger {
   // How long a transaction waits for the file's lock.
   static constexpr std::chrono::milliseconds lock_timeout{2'000};
 
-  // Calls act(table) with both locks held. Errors: busy (another process has held the file's lock for lock_timeout; named
+  // Calls act(table) with both locks held, and `part` of the table read. Errors: busy (another process has held the file's lock for lock_timeout; named
   // where this user may inspect it), those of the file, and of act.
   template <class Act>
-  status transact(Act &&act) STILLMAP_EXCLUDES(ledger_held) {
+  status transact(Act &&act, quota_part part = quota_part::all) STILLMAP_EXCLUDES(ledger_held) {
     const ledger_threads threads(mutex);
     STILLMAP_RETURN_IF_ERROR(lock_file());
     const file_lock locked(file_);
-    STILLMAP_RETURN_IF_ERROR(file_.read(table_));
+    STILLMAP_RETURN_IF_ERROR(file_.read(table_, part));
     return act(table_);
   }
   // The first transaction with an opened file: creates the table where the file is new. Errors: invalid_argument
@@ -68,10 +68,6 @@ class quota_ledger {
   }
   // With the mutex held: of threads of this process alone, as record locks do not exclude those.
   mutable std::mutex mutex;
-
-  // A time of the steady clock in nanoseconds, as in the table.
-  static std::uint64_t time_of(std::chrono::steady_clock::time_point t);
-  static std::uint64_t now() { return time_of(clock::now()); }
 
   // ---- within a transaction ----
 

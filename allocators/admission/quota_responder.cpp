@@ -62,11 +62,11 @@ status quota_responder::publish() {
     listens = thread_ != nullptr;
   }
   return seat_.transact([&](quota_table &t) STILLMAP_REQUIRES(ledger_held) -> status {
-    quota_slot &own = t.slots[seat_.slot()];
+    quota_exchange &own = t.exchanges[seat_.slot()];
     own.offers = offers;
     own.listens = listens ? 1 : 0;
-    STILLMAP_RETURN_IF_ERROR(ledger_.file().write(seat_.slot(), own, &quota_slot::offers));
-    return ledger_.file().write(seat_.slot(), own, &quota_slot::listens);
+    STILLMAP_RETURN_IF_ERROR(ledger_.file().write(seat_.slot(), own, &quota_exchange::offers));
+    return ledger_.file().write(seat_.slot(), own, &quota_exchange::listens);
   });
 }
 
@@ -121,13 +121,14 @@ result<std::uint64_t> quota_responder::answer(bool safe_point) {
 // The number is 0 where nothing is asked, or all is answered: nothing is given up for one that waits no more.
 result<quota_ask> quota_responder::open_ask() {
   quota_ask out;
-  const status read = seat_.transact([&](quota_table &t) -> status {
-    const quota_slot &own = t.slots[seat_.slot()];
+  const auto look = [&](quota_table &t) -> status {
+    const quota_exchange &own = t.exchanges[seat_.slot()];
     const bool is_open = own.ask.number != own.answer.number;
     const auto kind = static_cast<std::size_t>(own.ask.kind);
     if (is_open && kind < reclaim_kinds && quota_rules(t).is_asking(own.ask)) out = own.ask;
     return {};
-  });
+  };
+  const status read = seat_.transact(look, quota_part::grant);
   if (!read) return tl::unexpected<error>(read.error());
   return out;
 }
@@ -153,19 +154,19 @@ reclaimer_list::outcome quota_responder::give(const quota_ask &asked) {
 // What is asked for is in use: others are asked meanwhile.
 status quota_responder::leave_open(const quota_ask &asked) {
   return seat_.transact([&](quota_table &t) -> status {
-    quota_slot &own = t.slots[seat_.slot()];
+    quota_exchange &own = t.exchanges[seat_.slot()];
     if (own.later == asked.number) return {};
     own.later = asked.number;
-    return ledger_.file().write(seat_.slot(), own, &quota_slot::later);
+    return ledger_.file().write(seat_.slot(), own, &quota_exchange::later);
   });
 }
 
 status quota_responder::close(const quota_ask &asked, std::uint64_t given) {
   return seat_.transact([&](quota_table &t) -> status {
-    quota_slot &own = t.slots[seat_.slot()];
+    quota_exchange &own = t.exchanges[seat_.slot()];
     own.answer = {asked.number, given};
-    STILLMAP_RETURN_IF_ERROR(ledger_.file().write(seat_.slot(), own, &quota_slot::answer));
-    const std::uint32_t by = asked.by < t.header.used ? t.slots[asked.by].holding.process : 0;
+    STILLMAP_RETURN_IF_ERROR(ledger_.file().write(seat_.slot(), own, &quota_exchange::answer));
+    const std::uint32_t by = asked.by < t.header.used ? t.shares[asked.by].holding.process : 0;
     return ledger_.note(t, {.bytes = given,
                             .action = quota_action::answered,
                             .process = seat_.process(),

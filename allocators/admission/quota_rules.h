@@ -17,16 +17,17 @@ class quota_rules {
   // Grants to later requests of higher priority after which a wait comes before them, too.
   static constexpr std::uint64_t max_overtaken = 16;
 
-  // `now`: nanoseconds of the steady clock. A wait whose time is over counts for nothing.
+  // `now`: a quota_time. A wait whose time is over counts for nothing.
   quota_rules(const quota_table &t, std::uint64_t now)
-      : table_(t), anyone_waits_(has_waits(t)), now_(now) {}
+      : table_(t), now_(now), anyone_waits_(t.header.waits_until > now) {}
   // The same at the time that it is, if that matters.
-  explicit quota_rules(const quota_table &t);
+  explicit quota_rules(const quota_table &t)
+      : quota_rules(t, t.header.waits_until == 0 ? 0 : quota_time()) {}
 
   // Errors: invalid_argument (the minimum exceeds the maximum).
   static status check(const quota_terms &terms);
   // What a participant is charged with for the others: what is kept free for it counts as held. Bytes.
-  static std::uint64_t charged(const quota_slot &s) { return std::max(s.reserved(), s.minimum); }
+  static std::uint64_t charged(const quota_share &s) { return std::max(s.reserved(), s.minimum); }
 
   // Bytes that all may hold: the limit, or what the device leaves.
   std::uint64_t capacity() const;
@@ -48,13 +49,14 @@ class quota_rules {
   // Whether the wait of `other` is served before `participant`, which waits as the table says, or asks only now.
   bool is_before(std::size_t other, std::size_t participant) const;
   bool waits(std::size_t i) const {
-    const quota_wait &w = table_.slots[i].wait;
-    return w.ticket != 0 && w.until > now_;
+    const quota_wait &w = table_.exchanges[i].wait;
+    return anyone_waits_ && w.ticket != 0 && w.until > now_;
   }
 
   // Whether the one that asked still waits for that. A damaged ask is nobody's.
   bool is_asking(const quota_ask &a) const {
-    return a.by < table_.header.used && waits(a.by) && table_.slots[a.by].wait.ticket == a.ticket;
+    return a.by < table_.header.used && waits(a.by) &&
+           table_.exchanges[a.by].wait.ticket == a.ticket;
   }
 
   // Whom `participant` may ask for memory of a kind, first those of lowest priority, of those the ones with most
@@ -66,13 +68,12 @@ class quota_rules {
   std::vector<target> targets(std::size_t participant, reclaim_kind kind) const;
 
  private:
-  static bool has_waits(const quota_table &t) {
-    return std::any_of(t.used().begin(), t.used().end(),
-                       [](const quota_slot &s) { return s.wait.ticket != 0; });
-  }
+  // What those that come before `participant` wait for, beyond what they are charged with. Bytes.
+  std::uint64_t needed_before(std::size_t participant) const;
+
   const quota_table &table_;
-  const bool anyone_waits_;
   const std::uint64_t now_;
+  const bool anyone_waits_;  // otherwise no exchange is looked at
 };
 
 }  // namespace stillmap

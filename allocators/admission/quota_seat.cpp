@@ -24,11 +24,13 @@ quota_seat::outside_room::~outside_room() {
 
 quota_seat::~quota_seat() {
   if (!joined_ || !ledger_.file().is_open()) return;
-  const ledger_threads threads(ledger_.mutex);
-  quota_holding found;
-  // The slot is free once the kernel has dropped its lock, whatever is in it.
-  if (!ledger_.file().read_holding(slot_, found) || found != own_) return;
-  (void)ledger_.file().write_slot(slot_, {});
+  const status left = transact([&](quota_table &t) STILLMAP_REQUIRES(ledger_held) -> status {
+    STILLMAP_RETURN_IF_ERROR(ledger_.file().write_slot(slot_, {}, {}));
+    return ledger_.note(
+        t, {.bytes = own_.reserved, .action = quota_action::left, .process = process_});
+  });
+  // Otherwise another frees the slot, as that of one that died: the kernel drops its lock.
+  (void)left;
 }
 
 status quota_seat::take(quota_table &t, const quota_terms &terms) {
@@ -44,13 +46,10 @@ status quota_seat::take(quota_table &t, const quota_terms &terms) {
     // A slot is free if its lock can be taken, whatever its last owner left in it.
     if (!ledger_.file().try_lock_slot(i)) continue;
     process_ = static_cast<std::uint32_t>(::getpid());
-    quota_slot &s = t.slots[i];
-    s = {};
-    s.minimum = terms.minimum;
-    s.maximum = terms.maximum;
-    s.priority = terms.priority;
-    s.holding = quota_holding::of(0, process_);
-    STILLMAP_RETURN_IF_ERROR(ledger_.file().write_slot(i, s));
+    const quota_share s{quota_holding::of(0, process_), terms.minimum, terms.maximum};
+    t.shares[i] = s;
+    t.exchanges[i] = {.priority = terms.priority};
+    STILLMAP_RETURN_IF_ERROR(ledger_.file().write_slot(i, s, t.exchanges[i]));
     if (i >= t.header.used) {
       t.header.used = i + 1;
       STILLMAP_RETURN_IF_ERROR(ledger_.file().write_header(t.header));
@@ -82,11 +81,13 @@ status quota_seat::reserve(std::uint64_t bytes) {
     });
   }
   if (from_rooms == bytes && bytes != 0) return {};
-  const status rest = transact([&](quota_table &t) STILLMAP_REQUIRES(ledger_held) -> status {
-    STILLMAP_ASSIGN_OR_RETURN(const auto d, decide(t, bytes - from_rooms));
-    if (d.what != quota_rules::verdict::granted) return refusal(d, bytes);
-    return grant(t, bytes - from_rooms, d, false);
-  });
+  const status rest = transact(
+      [&](quota_table &t) STILLMAP_REQUIRES(ledger_held) -> status {
+        STILLMAP_ASSIGN_OR_RETURN(const auto d, decide(t, bytes - from_rooms));
+        if (d.what != quota_rules::verdict::granted) return refusal(d, bytes);
+        return grant(t, bytes - from_rooms, d, false);
+      },
+      quota_part::grant);
   if (!rest && from_rooms != 0) {
     const ledger_threads threads(ledger_.mutex);
     give_to_rooms(from_rooms);
@@ -118,16 +119,17 @@ status quota_seat::refusal(const quota_rules::decision &d, std::uint64_t bytes) 
 
 status quota_seat::grant(quota_table &t, std::uint64_t bytes, const quota_rules::decision &d,
                          bool for_room) {
-  quota_slot &own = t.slots[slot_];
+  quota_share &own = t.shares[slot_];
   if (for_room) make_room(rooms_);
   if (d.anyone_waits && own_.reserved + bytes > own.minimum) {
     const quota_rules rules(t);
+    const std::uint64_t ticket = t.exchanges[slot_].wait.ticket;
     for (std::size_t i = 0; i < t.header.used; ++i) {
-      quota_slot &s = t.slots[i];
-      const bool earlier = !rules.waits(slot_) || s.wait.ticket < own.wait.ticket;
+      quota_exchange &e = t.exchanges[i];
+      const bool earlier = !rules.waits(slot_) || e.wait.ticket < ticket;
       if (i == slot_ || !rules.waits(i) || !earlier || rules.is_before(i, slot_)) continue;
-      ++s.wait.overtaken;
-      STILLMAP_RETURN_IF_ERROR(ledger_.file().write(i, s, &quota_slot::wait));
+      ++e.wait.overtaken;
+      STILLMAP_RETURN_IF_ERROR(ledger_.file().write(i, e, &quota_exchange::wait));
     }
   }
   STILLMAP_RETURN_IF_ERROR(write(own_.reserved + bytes));

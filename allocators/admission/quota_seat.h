@@ -45,14 +45,16 @@ class quota_seat {
   status check_not_forked() const;
   // A transaction of the ledger in which the slot is still this participant's.
   template <class Act>
-  status transact(Act &&act) STILLMAP_EXCLUDES(ledger_held) {
+  status transact(Act &&act, quota_part part = quota_part::all) STILLMAP_EXCLUDES(ledger_held) {
     // Before the ledger is locked, which a thread of the parent may have held at the fork.
     STILLMAP_RETURN_IF_ERROR(check_not_forked());
-    return ledger_.transact([&](quota_table &t) STILLMAP_REQUIRES(ledger_held) -> status {
-      const bool same = t.header.magic != 0 && slot_ < t.header.used;
-      if (!same || t.slots[slot_].holding != own_) return quota_ledger::truncated();
-      return act(t);
-    });
+    return ledger_.transact(
+        [&](quota_table &t) STILLMAP_REQUIRES(ledger_held) -> status {
+          const bool same = t.header.magic != 0 && slot_ < t.header.used;
+          if (!same || t.shares[slot_].holding != own_) return quota_ledger::truncated();
+          return act(t);
+        },
+        part);
   }
 
   // ---- within a transaction ----

@@ -18,6 +18,14 @@ std::chrono::nanoseconds room_request::waited() const {
   return clock::now() - began_;
 }
 
+status room_request::prepare_measure() {
+  const auto look = [&](quota_table &t) -> status {
+    held_before_ = t.held();
+    return {};
+  };
+  return seat_.transact(look, quota_part::grant);
+}
+
 result<room_request::progress> room_request::look(std::optional<device_use> use) {
   ring_.clear();
   result<progress> out = progress::waits;
@@ -31,7 +39,7 @@ result<room_request::progress> room_request::look(std::optional<device_use> use)
 }
 
 result<room_request::progress> room_request::look_at(quota_table &t) {
-  const quota_slot &own = t.slots[seat_.slot()];
+  const quota_exchange &own = t.exchanges[seat_.slot()];
   is_asked_itself_ = own.ask.number != own.answer.number;
   STILLMAP_ASSIGN_OR_RETURN(const auto d, seat_.decide(t, bytes_));
   if (d.what == quota_rules::verdict::granted) {
@@ -69,11 +77,12 @@ void room_request::withdraw() noexcept {
 
 status room_request::begin(quota_table &t) {
   if (ticket_ != 0) return {};
-  quota_slot &own = t.slots[seat_.slot()];
-  own.wait = {
-      .ticket = ++t.header.last_ticket, .bytes = bytes_, .until = quota_ledger::time_of(until_)};
+  quota_exchange &own = t.exchanges[seat_.slot()];
+  own.wait = {.ticket = ++t.header.last_ticket, .bytes = bytes_, .until = quota_time(until_)};
+  // First: nobody reads a wait before.
+  t.header.waits_until = std::max(t.header.waits_until, own.wait.until);
   STILLMAP_RETURN_IF_ERROR(ledger_.file().write_header(t.header));
-  STILLMAP_RETURN_IF_ERROR(ledger_.file().write(seat_.slot(), own, &quota_slot::wait));
+  STILLMAP_RETURN_IF_ERROR(ledger_.file().write(seat_.slot(), own, &quota_exchange::wait));
   ticket_ = own.wait.ticket;
   return ledger_.note(t,
                       {.bytes = bytes_, .action = quota_action::waits, .process = seat_.process()});
@@ -81,11 +90,13 @@ status room_request::begin(quota_table &t) {
 
 status room_request::end(quota_table &t, quota_action how) {
   // That of this request, or one that could not be withdrawn.
-  quota_slot &own = t.slots[seat_.slot()];
+  quota_exchange &own = t.exchanges[seat_.slot()];
   if (own.wait.ticket != 0) {
+    overtaken_ = own.wait.overtaken;
     own.wait = {};
-    STILLMAP_RETURN_IF_ERROR(ledger_.file().write(seat_.slot(), own, &quota_slot::wait));
+    STILLMAP_RETURN_IF_ERROR(ledger_.file().write(seat_.slot(), own, &quota_exchange::wait));
     ticket_ = 0;
+    t.header.waits_until = t.last_wait_ends();  // written with the event
   }
   return ledger_.note(t,
                       {.bytes = bytes_,
@@ -98,7 +109,9 @@ status room_request::end(quota_table &t, quota_action how) {
 // What is in use beside what participants have reserved: what the driver and other processes need, and memory of
 // dead ones that the driver has not released yet.
 status room_request::note_use(quota_table &t, device_use use) {
-  const std::uint64_t held = t.held();
+  // It is reserved before it is created, and until it is released: what the device counted is reserved now, or was
+  // before.
+  const std::uint64_t held = std::max(held_before_, t.held());
   const std::uint64_t outside = use.used > held ? use.used - held : 0;
   if (t.header.device_bytes == use.total && t.header.outside == outside) return {};
   t.header.device_bytes = use.total;
@@ -121,11 +134,11 @@ status room_request::ask(quota_table &t, std::uint64_t missing) {
     for (const quota_rules::target &whom : rules.targets(seat_.slot(), kind_)) {
       if (coming >= missing) break;
       if (is_asked(whom.slot, t)) continue;
-      const quota_slot &s = t.slots[whom.slot];
+      const quota_exchange &e = t.exchanges[whom.slot];
       // One question at a time: what it gives to another who waits is not to be counted twice. But who comes
       // first asks first.
-      const bool is_busy = s.ask.number != s.answer.number && s.ask.by != seat_.slot() &&
-                           rules.is_asking(s.ask) && !rules.is_before(seat_.slot(), s.ask.by);
+      const bool is_busy = e.ask.number != e.answer.number && e.ask.by != seat_.slot() &&
+                           rules.is_asking(e.ask) && !rules.is_before(seat_.slot(), e.ask.by);
       if (is_busy) continue;
       const std::uint64_t bytes = std::min(whom.above_minimum, missing - coming);
       STILLMAP_RETURN_IF_ERROR(ask_one(t, whom, bytes));
@@ -147,10 +160,10 @@ std::uint64_t room_request::read_answers(const quota_table &t) {
   const auto now = clock::now();
   for (asked &a : asked_) {
     if (a.answered) continue;
-    const quota_slot &s = t.slots[a.slot];
-    if (s.holding.process != a.process || s.answer.number >= a.number) {
+    const quota_exchange &e = t.exchanges[a.slot];
+    if (t.shares[a.slot].holding.process != a.process || e.answer.number >= a.number) {
       a.answered = true;
-    } else if (s.later == a.number) {
+    } else if (e.later == a.number) {
       a.in_use = true;
     } else if (now - a.at < answer_time) {
       coming += a.bytes;
@@ -163,37 +176,39 @@ std::uint64_t room_request::read_answers(const quota_table &t) {
 
 bool room_request::is_asked(std::size_t slot, const quota_table &t) const {
   return std::any_of(asked_.begin(), asked_.end(), [&](const asked &a) {
-    return a.slot == slot && a.process == t.slots[slot].holding.process && a.kind == kind_;
+    return a.slot == slot && a.process == t.shares[slot].holding.process && a.kind == kind_;
   });
 }
 
 status room_request::ask_one(quota_table &t, const quota_rules::target &whom, std::uint64_t bytes) {
-  quota_slot &s = t.slots[whom.slot];
+  const std::uint32_t process = t.shares[whom.slot].holding.process;
+  quota_exchange &e = t.exchanges[whom.slot];
   make_room(asked_);
   make_room(silent_, asked_.size() + 1);
   ring_.push_back(whom.slot);
-  s.ask = {.number = s.ask.number + 1,
+  e.ask = {.number = e.ask.number + 1,
            .bytes = bytes,
            .ticket = ticket_,
            .by = static_cast<std::uint32_t>(seat_.slot()),
            .kind = kind_};
-  STILLMAP_RETURN_IF_ERROR(ledger_.file().write(whom.slot, s, &quota_slot::ask));
-  asked_.push_back({whom.slot, s.holding.process, s.ask.number, bytes, kind_, clock::now()});
+  STILLMAP_RETURN_IF_ERROR(ledger_.file().write(whom.slot, e, &quota_exchange::ask));
+  asked_.push_back({whom.slot, process, e.ask.number, bytes, kind_, clock::now()});
   return ledger_.note(t, {.bytes = bytes,
                           .action = quota_action::asked,
-                          .process = s.holding.process,
+                          .process = process,
                           .other = seat_.process(),
                           .kind = static_cast<std::uint32_t>(kind_)});
 }
 
 // Names those that hold most, and those that did not answer.
 error room_request::busy(const quota_table &t, const quota_rules::decision &d) const {
-  std::vector<const quota_slot *> holders;
+  std::vector<const quota_share *> holders;
   for (std::size_t i = 0; i < t.header.used; ++i) {
-    if (i != seat_.slot() && t.slots[i].is_taken()) holders.push_back(&t.slots[i]);
+    if (i != seat_.slot() && t.shares[i].is_taken()) holders.push_back(&t.shares[i]);
   }
-  std::sort(holders.begin(), holders.end(),
-            [](const quota_slot *a, const quota_slot *b) { return a->reserved() > b->reserved(); });
+  std::sort(holders.begin(), holders.end(), [](const quota_share *a, const quota_share *b) {
+    return a->reserved() > b->reserved();
+  });
   constexpr std::size_t most_named = 8;
   std::string who;
   for (std::size_t i = 0; i < holders.size() && i < most_named; ++i) {

@@ -28,8 +28,11 @@ class room_request {
   room_request(quota_ledger &l, quota_seat &seat, std::uint64_t bytes,
                std::chrono::steady_clock::time_point until);
 
+  // Before the device is measured: what participants hold then is not used by others, though it may be released before
+  // the look.
+  status prepare_measure();
   // Looks once: granted, still to wait, or an error. It may run out of host memory. `use`: the device's, if it
-  // was measured just now.
+  // was measured after prepare_measure().
   enum class progress : std::uint8_t { granted, waits };
   result<progress> look(std::optional<device_use> use);
   // Rings at those that the latest look has asked.
@@ -40,6 +43,8 @@ class room_request {
   void withdraw() noexcept;
 
   std::chrono::nanoseconds waited() const;
+  // Grants to later requests of higher priority, once the wait has ended.
+  std::uint64_t overtaken() const { return overtaken_; }
 
  private:
   using clock = std::chrono::steady_clock;
@@ -67,13 +72,15 @@ class room_request {
   quota_seat &seat_;
   const std::uint64_t bytes_;
   const clock::time_point began_, until_;
-  std::uint64_t ticket_ = 0;  // 0: the wait has not begun
+  std::uint64_t held_before_ = 0;  // bytes, before the latest measurement
+  std::uint64_t ticket_ = 0;       // 0: the wait has not begun
   reclaim_kind kind_ = reclaim_kind::cached;
   std::vector<asked> asked_;           // in this round, of all kinds so far
   std::vector<std::uint32_t> silent_;  // processes that did not answer in time, ever
   clock::time_point round_over_{};     // when all had been asked
   std::vector<std::size_t> ring_;      // slots
   bool is_asked_itself_ = false;
+  std::uint64_t overtaken_ = 0;
 };
 
 }  // namespace stillmap

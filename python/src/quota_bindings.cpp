@@ -76,6 +76,7 @@ nb::dict dict_of(const quota_wait_stats &w) {
   nb::dict d;
   d["waits"] = w.waits;
   d["granted"] = w.granted;
+  d["most_overtaken"] = w.most_overtaken;
   d["busy"] = w.busy;
   d["total_seconds"] = seconds_of(w.total);
   d["longest_seconds"] = seconds_of(w.longest);

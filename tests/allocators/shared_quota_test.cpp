@@ -32,20 +32,20 @@ class shared_quota_test : public ::testing::Test {
     return *q;
   }
   // A participant's entry in the file.
-  quota_slot entry(std::size_t i) const {
-    quota_slot s;
+  quota_share entry(std::size_t i) const {
+    quota_share s;
     std::ifstream file(path_, std::ios::binary);
     file.seekg(offset_of(i));
     EXPECT_TRUE(file.read(reinterpret_cast<char *>(&s), sizeof s));
     return s;
   }
-  void set_entry(std::size_t i, const quota_slot &s) const {
+  void set_entry(std::size_t i, const quota_share &s) const {
     std::fstream file(path_, std::ios::binary | std::ios::in | std::ios::out);
     file.seekp(offset_of(i));
     EXPECT_TRUE(file.write(reinterpret_cast<const char *>(&s), sizeof s));
   }
   static std::streamoff offset_of(std::size_t i) {
-    return static_cast<std::streamoff>(sizeof(quota_header) + i * sizeof(quota_slot));
+    return static_cast<std::streamoff>(offsetof(quota_table, shares) + i * sizeof(quota_share));
   }
   const std::string path_ = ::testing::TempDir() + "stillmap-quota-" + std::to_string(getpid());
 };
@@ -272,7 +272,7 @@ TEST_F(shared_quota_test, a_file_that_was_overwritten_is_left_alone) {
 TEST_F(shared_quota_test, an_entry_that_stays_damaged_is_named) {
   const auto a = join(), b = join(0);
   ASSERT_TRUE(b->reserve(10));
-  quota_slot of_b = entry(1);
+  quota_share of_b = entry(1);
   of_b.holding.reserved = 11;  // its checksum is of 10
   set_entry(1, of_b);
   const auto s = a->stats();

@@ -16,19 +16,18 @@ class quota_rules_test : public ::testing::Test {
   quota_rules_test() { table_->header.limit = 100; }
   std::size_t add(std::uint64_t reserved, const quota_terms &terms = {}) {
     const std::size_t i = table_->header.used++;
-    quota_slot &s = table_->slots[i];
-    s.holding = quota_holding::of(reserved, static_cast<std::uint32_t>(1000 + i));
-    s.minimum = terms.minimum;
-    s.maximum = terms.maximum;
-    s.priority = terms.priority;
-    s.offers = 7;
+    share(i) = {quota_holding::of(reserved, static_cast<std::uint32_t>(1000 + i)), terms.minimum,
+                terms.maximum};
+    exchange(i).priority = terms.priority;
+    exchange(i).offers = 7;
     return i;
   }
   void wait(std::size_t i, std::uint64_t bytes, std::uint64_t until = 1000) {
-    table_->slots[i].wait = {
-        .ticket = ++table_->header.last_ticket, .bytes = bytes, .until = until};
+    exchange(i).wait = {.ticket = ++table_->header.last_ticket, .bytes = bytes, .until = until};
+    table_->header.waits_until = std::max(table_->header.waits_until, until);
   }
-  quota_slot &slot(std::size_t i) { return table_->slots[i]; }
+  quota_share &share(std::size_t i) { return table_->shares[i]; }
+  quota_exchange &exchange(std::size_t i) { return table_->exchanges[i]; }
   quota_rules rules() const { return {*table_, 500}; }
   quota_rules::decision decide(std::size_t i, std::uint64_t bytes) const {
     return rules().decide(i, bytes);
@@ -60,7 +59,7 @@ TEST_F(quota_rules_test, minima_are_kept_free_for_their_participants) {
   EXPECT_EQ(what(a, 70), verdict::granted);
   EXPECT_EQ(what(a, 71), verdict::beyond_limit) << "it can never have that";
   EXPECT_EQ(decide(a, 71).left, 70u);
-  slot(a).holding.reserved = 70;
+  share(a).holding.reserved = 70;
   EXPECT_EQ(what(b, 30), verdict::granted);
   EXPECT_EQ(what(b, 31), verdict::wait);
   EXPECT_EQ(decide(b, 31).missing, 1u);
@@ -101,7 +100,7 @@ TEST_F(quota_rules_test, a_later_request_leaves_what_an_earlier_one_waits_for) {
   const auto a = add(80), b = add(0), c = add(0);
   wait(b, 50);
   EXPECT_EQ(what(c, 1), verdict::wait) << "20 are free, and kept for b";
-  slot(a).holding.reserved = 40;
+  share(a).holding.reserved = 40;
   EXPECT_EQ(what(b, 50), verdict::granted);
   EXPECT_EQ(what(c, 10), verdict::granted);
   EXPECT_EQ(what(c, 11), verdict::wait);
@@ -119,6 +118,30 @@ TEST_F(quota_rules_test, a_wait_whose_time_is_over_counts_for_nothing) {
   EXPECT_EQ(what(c, 20), verdict::granted);
 }
 
+// A reservation does not even read the exchanges then.
+TEST_F(quota_rules_test, what_is_in_the_exchanges_counts_for_nothing_where_nobody_waits) {
+  add(80);
+  const auto b = add(0), c = add(0);
+  wait(b, 50);
+  table_->header.waits_until = 0;
+  EXPECT_FALSE(rules().waits(b));
+  EXPECT_EQ(what(c, 20), verdict::granted);
+  table_->header.waits_until = 500;
+  EXPECT_EQ(what(c, 20), verdict::granted) << "it is over now";
+  table_->header.waits_until = 501;
+  EXPECT_EQ(what(c, 20), verdict::wait);
+}
+
+TEST_F(quota_rules_test, the_last_wait_ends_when_the_latest_of_all_does) {
+  const auto a = add(10), b = add(0);
+  EXPECT_EQ(table_->last_wait_ends(), 0u);
+  wait(a, 5, 700);
+  wait(b, 5, 600);
+  EXPECT_EQ(table_->last_wait_ends(), 700u);
+  exchange(a).wait = {};
+  EXPECT_EQ(table_->last_wait_ends(), 600u);
+}
+
 TEST_F(quota_rules_test, a_higher_priority_comes_first_until_it_has_overtaken_too_often) {
   add(80);
   const auto b = add(0), c = add(0, {.priority = 1});
@@ -127,7 +150,7 @@ TEST_F(quota_rules_test, a_higher_priority_comes_first_until_it_has_overtaken_to
   EXPECT_FALSE(rules().is_before(b, c));
   wait(c, 30);
   EXPECT_TRUE(rules().is_before(c, b));
-  slot(b).wait.overtaken = quota_rules::max_overtaken;
+  exchange(b).wait.overtaken = quota_rules::max_overtaken;
   EXPECT_TRUE(rules().is_before(b, c));
   EXPECT_EQ(what(c, 20), verdict::wait);
 }
@@ -144,9 +167,9 @@ TEST_F(quota_rules_test, those_with_most_above_their_minimum_are_asked_first) {
   const auto a = add(20), b = add(30, {.minimum = 25}), c = add(25), me = add(0);
   add(5, {.minimum = 5});
   EXPECT_EQ(targets(me, reclaim_kind::cached), (slots{c, a, b}));
-  slot(a).priority = -1;
+  exchange(a).priority = -1;
   EXPECT_EQ(targets(me, reclaim_kind::cached), (slots{a, c, b})) << "the lowest priority first";
-  slot(c).offers = 1;
+  exchange(c).offers = 1;
   EXPECT_EQ(targets(me, reclaim_kind::evictable), (slots{a, b}));
 }
 
@@ -159,7 +182,7 @@ TEST_F(quota_rules_test, what_costs_something_is_not_taken_from_those_before) {
   EXPECT_EQ(targets(me, reclaim_kind::task), (slots{equal}));
   EXPECT_EQ(targets(earlier, reclaim_kind::evictable), (slots{equal}))
       << "one of two that wait may ask the other, and " << me << " holds nothing";
-  slot(me).holding.reserved = 5;
+  share(me).holding.reserved = 5;
   EXPECT_EQ(targets(earlier, reclaim_kind::evictable), (slots{equal, me}));
 }
 
@@ -170,7 +193,7 @@ TEST_F(quota_rules_test, one_that_was_overtaken_may_ask_a_higher_priority_that_c
   wait(high, 10);
   EXPECT_EQ(targets(low, reclaim_kind::evictable), (slots{}));
   EXPECT_EQ(targets(high, reclaim_kind::evictable), (slots{low}));
-  slot(low).wait.overtaken = quota_rules::max_overtaken;
+  exchange(low).wait.overtaken = quota_rules::max_overtaken;
   EXPECT_EQ(targets(low, reclaim_kind::evictable), (slots{high}));
   EXPECT_EQ(targets(high, reclaim_kind::evictable), (slots{}));
 }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <memory>
@@ -14,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "stillmap/allocators/admission/quota_table.h"
 #include "stillmap/allocators/shared_quota.h"
 
 namespace stillmap {
@@ -58,6 +60,12 @@ class sharing_test : public ::testing::Test {
   // Bytes may be granted before whoever released them has written that it did.
   void wait_until_answered() const {
     while (events(quota_action::answered).empty()) std::this_thread::sleep_for(milliseconds(1));
+  }
+  std::uint64_t waits_until() const {
+    quota_header h;
+    std::ifstream file(path_, std::ios::binary);
+    EXPECT_TRUE(file.read(reinterpret_cast<char *>(&h), sizeof h));
+    return h.waits_until;
   }
   std::size_t bells() const {
     std::size_t n = 0;
@@ -129,6 +137,42 @@ TEST_F(sharing_test, rooms_of_a_thread_nest) {
   EXPECT_EQ(a->stats()->own, 30u) << "20 of the outer one were used";
   a->end_room();
   EXPECT_EQ(a->stats()->own, 0u);
+}
+
+// Regression: who reads the events could not tell who had left.
+TEST_F(sharing_test, a_participant_that_ends_is_said_to_have_left) {
+  const sharer a = join();
+  {
+    const sharer b = join();
+    ASSERT_TRUE(b->reserve(30));
+  }
+  const auto left = events(quota_action::left);
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].process, static_cast<std::uint32_t>(getpid()));
+  EXPECT_EQ(left[0].bytes, 30u);
+  EXPECT_EQ(a->stats()->participants.size(), 1u);
+  EXPECT_EQ(events(quota_action::left).size(), 1u) << "nobody finds it dead besides";
+}
+
+// A reservation reads what others wait for only where the header says that somebody may.
+TEST_F(sharing_test, the_header_says_until_when_somebody_may_wait) {
+  const sharer holder = join(), first = join(), second = join(), small = join({}, milliseconds(0));
+  ASSERT_TRUE(holder->reserve(95));
+  EXPECT_EQ(waits_until(), 0u);
+  auto one = std::async(std::launch::async, [&] { return first->make_room(30).has_value(); });
+  wait_until_waiting(1);
+  auto two = std::async(std::launch::async, [&] { return second->make_room(60).has_value(); });
+  wait_until_waiting(2);
+  EXPECT_GT(waits_until(), 0u);
+  ASSERT_TRUE(holder->release(25));
+  EXPECT_TRUE(one.get());
+  EXPECT_EQ(waiting(), 1u);
+  EXPECT_GT(waits_until(), 0u) << "the other waits still";
+  EXPECT_FALSE(small->reserve(1));
+  ASSERT_TRUE(holder->release(70));
+  EXPECT_TRUE(two.get());
+  EXPECT_EQ(waits_until(), 0u);
+  EXPECT_TRUE(small->reserve(1));
 }
 
 // The end of a participant whose thread is answering.
@@ -352,6 +396,8 @@ TEST_F(sharing_test, a_higher_priority_overtakes_a_bounded_number_of_times) {
   EXPECT_EQ(overtaken, 16);
   ASSERT_TRUE(holder->release(95));
   EXPECT_TRUE(room.get());
+  EXPECT_EQ(waits->stats()->waits.most_overtaken, 16u);
+  EXPECT_EQ(higher->stats()->waits.most_overtaken, 0u);
 }
 
 TEST_F(sharing_test, threads_of_one_participant_wait_one_after_another) {
@@ -451,6 +497,18 @@ TEST_F(sharing_processes, one_that_dies_while_it_is_asked_costs_no_wait) {
   EXPECT_TRUE(room.get());
   EXPECT_EQ(shared_quota::stats_of(path_)->participants.size(), 1u);
   EXPECT_EQ(events(quota_action::left).size(), 1u);
+}
+
+TEST_F(sharing_processes, one_that_dies_is_said_to_have_left_once) {
+  const pid_t dies = start(90, false);
+  const sharer me = join();
+  kill_it(dies);
+  EXPECT_EQ(me->stats()->participants.size(), 1u);
+  EXPECT_EQ(me->stats()->participants.size(), 1u);
+  const auto left = events(quota_action::left);
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].process, static_cast<std::uint32_t>(dies));
+  EXPECT_EQ(left[0].bytes, 90u);
 }
 
 TEST_F(sharing_processes, one_that_is_stopped_is_passed_over) {

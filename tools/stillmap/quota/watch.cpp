@@ -24,7 +24,7 @@ std::string sentence_of(const quota_event &e) {
     case quota_action::joined:
       return process + " joined";
     case quota_action::left:
-      return fmt::format("{} is gone; it held {}", process, bytes);
+      return fmt::format("{} left; it held {}", process, bytes);
     case quota_action::waits:
       return fmt::format("{} waits for {}", process, bytes);
     case quota_action::asked:
