@@ -1,6 +1,7 @@
 """Processes that receive CUDA tensors, for torch_multiprocessing_test.py. In a module, because a process that is started
 by `spawn` imports what it runs."""
 
+import functools
 import os
 import resource
 import signal
@@ -11,28 +12,32 @@ import torch.multiprocessing as mp
 BLOCK = 251 << 12
 
 
+@functools.lru_cache(maxsize=None)
+def block(seed):
+    return (torch.arange(BLOCK, dtype=torch.int64) * (2 * seed + 1) % 251).to(torch.uint8)
+
+
 def known(n, seed=1):
-    """Bytes that say where they are from. Made of one block: of 1 GiB, too, in no time."""
-    block = (torch.arange(min(n, BLOCK), dtype=torch.int64) * (2 * seed + 1) % 251).to(torch.uint8)
-    return block if n <= BLOCK else block.repeat(-(-n // BLOCK))[:n]
+    """Bytes that say where they are from."""
+    return block(seed)[:n] if n <= BLOCK else block(seed).repeat(-(-n // BLOCK))[:n]
 
 
 def filled(n, seed=1):
     made = torch.empty(n, dtype=torch.uint8, device="cuda")
-    made.copy_(known(n, seed))
+    for part in made.split(BLOCK):
+        part.copy_(block(seed)[:len(part)])
     return made
 
 
 def right(tensor, seed=1):
-    return torch.equal(tensor.cpu(), known(tensor.numel(), seed))
+    return all(torch.equal(part, block(seed)[:len(part)]) for part in tensor.cpu().split(BLOCK))
 
 
 def value(tensor):
     """A copy in host memory with the same strides and offset. No kernel runs on hostcuda, so the storage is copied."""
     storage = tensor.untyped_storage()
     host = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage).cpu().untyped_storage()
-    made = torch.empty(0, dtype=tensor.dtype).set_(host, tensor.storage_offset(), tensor.size(), tensor.stride())
-    return made.conj() if tensor.is_conj() else made
+    return torch.empty(0, dtype=tensor.dtype).set_(host, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
 def description(tensor):
@@ -69,9 +74,9 @@ def run(commands, replies):
 
 
 class Receiver:
-    """A process that runs what it is asked."""
+    """A process that runs what it is asked. By `fork` it starts fast: before the first use of a device."""
 
-    def __init__(self, start="spawn"):
+    def __init__(self, start="fork"):
         context = mp.get_context(start)
         self.commands, self.replies = context.SimpleQueue(), context.SimpleQueue()
         self.process = context.Process(target=run, args=(self.commands, self.replies), daemon=True)
@@ -97,10 +102,11 @@ class Receiver:
         assert self.process.exitcode == 0, self.process.exitcode
 
 
-def stop_and_wait(queue, tensor, received):
+def send_and_end(queue, tensor, go, received):
     """A sender: sends, waits until it was received, and ends."""
     import stillmap.torch
 
+    go.wait()
     stillmap.torch.use(exportable=True)
     queue.put(filled(*tensor))
     received.wait()

@@ -1,6 +1,9 @@
 """CUDA tensors through torch.multiprocessing: their memory passes to other processes as file descriptors."""
 
+import os
 import pathlib
+import subprocess
+import sys
 import unittest
 
 from processes import TENSORS, TestCase, needs
@@ -21,9 +24,9 @@ def raised(kind, call, *texts):
         assert all(text in str(e) for text in texts), e
         return
     raise AssertionError("nothing was raised")
-def eventually(ask, wanted):
-    until = time.monotonic() + 30
-    while (got := ask()) != wanted:
+def eventually(ask, wanted, reached=lambda got, wanted: got == wanted):
+    until = time.monotonic() + 60
+    while not reached(got := ask(), wanted):
         assert time.monotonic() < until, (got, wanted)
         time.sleep(0.01)
 def kept():
@@ -38,16 +41,15 @@ class Sharing(TestCase):
     def test_a_thousand_messages_lose_nothing(self):
         self.program("""
 st.use(exportable=True)
-receiver = Receiver()
+receiver = Receiver("spawn")
 # What a process uses once: the connection, the server and its thread, hostcuda's own files.
 assert receiver.ask("result = right(given[0])", filled(1))
 check = '''
 from stillmap.torch import _share_client
 import stillmap
-del names
 torch.cuda.synchronize()
 result = (descriptors(), _share_client.figures(), stillmap.stats()["mapped_bytes"], stillmap.stats()["physical_bytes"])
-'''.replace("del names\\n", "")
+'''
 def here():
     torch.cuda.empty_cache()
     torch.cuda.synchronize()
@@ -66,23 +68,24 @@ for i, n in enumerate(sizes):
     assert receiver.answer() is True, (i, n)
 t = None
 assert len(sizes) == 1000 and min(sizes) == 1
-eventually(here, before)
-eventually(lambda: receiver.ask(check), there)
+def no_more(got, before):  # descriptors: of some that hostcuda used before it may have closed one since
+    return got[0] <= before[0] and got[1:] == before[1:]
+eventually(here, before, no_more)
+eventually(lambda: receiver.ask(check), there, no_more)
 receiver.end()
 """)
 
     def test_kinds_of_tensors(self):
         self.program("""
-st.use(exportable=True)
 receiver = Receiver()
+st.use(exportable=True)
 def same(*tensors):
     told = receiver.ask("result = [(description(t), value(t)) for t in given]", *tensors)
     assert isinstance(told, list), told
     for t, (description, value) in zip(tensors, told):
         assert description == tr.description(t), (description, tr.description(t))
-        ours = tr.value(t)
-        assert torch.equal(ours.contiguous().view(torch.uint8) if ours.dim() and not ours.is_conj() else ours,
-                           value.contiguous().view(torch.uint8) if ours.dim() and not ours.is_conj() else value), description
+        bits = [v.reshape(-1).view(torch.uint8) for v in (tr.value(t), value)]  # of what may be no number
+        assert torch.equal(*bits), description
 base = filled(6 * MiB)
 small = [filled(n, n) for n in (1, 5, 1000)]
 for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
@@ -120,6 +123,8 @@ receiver.ask("few = None")
 eventually(kept, 0)
 
 # The parts of a sparse tensor, and what is no CUDA tensor.
+torch.sparse.check_sparse_tensor_invariants.disable()
+receiver.ask("torch.sparse.check_sparse_tensor_invariants.disable()")
 sparse = torch.sparse_coo_tensor(torch.tensor([[0, 2]]), torch.tensor([1.5, 2.5]), (4,), check_invariants=False).cuda()
 assert [t.tolist() for t in receiver.ask("result = (given[0]._indices().cpu(), given[0]._values().cpu())", sparse)] == \\
     [[[0, 2]], [1.5, 2.5]]
@@ -132,6 +137,7 @@ receiver.end()
     def test_what_cannot_be_sent_is_refused_with_advice(self):
         self.program("""
 from multiprocessing.reduction import ForkingPickler
+receiver = Receiver()
 pool = st.pool("kv", exportable=True)
 private = st.pool("private")
 with pool.use():
@@ -142,7 +148,6 @@ native = filled(3 * MiB)
 raised(stillmap.NotSupportedError, lambda: ForkingPickler.dumps(closed), "exportable=True", "sending a CUDA tensor")
 raised(stillmap.NotSupportedError, lambda: ForkingPickler.dumps(st.GrowableTensor((5, 5)).tensor), "exportable=True")
 raised(RuntimeError, lambda: ForkingPickler.dumps(ours.untyped_storage()), "Cannot pickle CUDA storage")  # PyTorch's
-receiver = Receiver()
 # PyTorch's own memory goes PyTorch's way.
 assert receiver.ask('''
 result = right(given[0]), right(given[1])
@@ -177,13 +182,16 @@ assert "received before" in told, told
 s, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
 with torch.cuda.stream(s):
     graph.capture_begin()
+    ours[:1].fill_(ours.numel() % 2)
     raised(stillmap.BusyError, lambda: ForkingPickler.dumps(ours), "captures a graph")
     graph.capture_end()
 eventually(kept, 0)
+del native
+torch.cuda.ipc_collect()  # PyTorch warns at the end of what was not collected
 
 # Too few descriptors: an error that says so, and nothing is lost.
 few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors() + 3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))"
-receiver.ask(few)
+assert receiver.ask(few) is None
 with pool.use():
     large = filled(40 * MiB)
 told = receiver.ask("", large)
@@ -197,8 +205,8 @@ receiver.end()
     def test_the_receiver_sees_completed_writes_and_the_sender_completed_reads(self):
         self.program("""
 import threading, support
-st.use(exportable=True)
 receiver = Receiver()
+st.use()
 t, s = filled(MiB), torch.cuda.Stream()
 source = known(MiB, 3).pin_memory()
 with torch.cuda.stream(s):
@@ -232,6 +240,7 @@ given = None
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.stream(s):
     graph.capture_begin()
+    own[:1].zero_()
     del mine
     names = None
     graph.capture_end()
@@ -240,12 +249,17 @@ from stillmap.torch import _share_client
 receiver.ask("result = right(given[0], 8)", t)
 eventually(kept, 0)
 receiver.end()
-""")
+""", STILLMAP_TORCH_EXPORTABLE="1")
 
     def test_several_receivers_and_processes_that_end(self):
         self.program("""
+one, two, third = (Receiver() for _ in range(3))
+context = mp.get_context("fork")
+queue, go, received = context.Queue(), [context.Event(), context.Event()], context.Event()
+senders = [context.Process(target=tr.send_and_end, args=(queue, (5 * MiB, 2), each, received)) for each in go]
+for sender in senders:
+    sender.start()
 st.use(exportable=True)
-one, two = Receiver(), Receiver()
 t = filled(5 * MiB)
 for receiver in (one, two):
     receiver.ask("mine = given[0]", t)
@@ -260,8 +274,6 @@ assert kept() == 1 and st.stats()["total"]["live"] >= 5 * MiB, "the receivers ke
 back = one.ask("result = mine")
 assert back.data_ptr() == address and right(back), "what comes back is the tensor itself"
 two.ask("mine = None")
-passed = mp.get_context("spawn").SimpleQueue()
-third = Receiver()
 from multiprocessing.reduction import ForkingPickler
 message = one.ask("from multiprocessing.reduction import ForkingPickler; result = bytes(ForkingPickler.dumps(mine[7:]))")
 one.kill()  # on its way it needs the process that made it, and not the one that sent it on
@@ -275,15 +287,13 @@ eventually(lambda: st.stats()["total"]["live"], 0)
 
 # To itself.
 t = filled(100)
-queue = mp.get_context("spawn").SimpleQueue()
-queue.put(t)
-assert queue.get().data_ptr() == t.data_ptr() and kept() == 0
+own = context.SimpleQueue()
+own.put(t)
+assert own.get().data_ptr() == t.data_ptr() and kept() == 0
 
 # A sender that ends: what was received stays, what was not is an error that names it.
-context = mp.get_context("spawn")
-queue, received = context.Queue(), context.Event()
-sender = context.Process(target=tr.stop_and_wait, args=(queue, (5 * MiB, 2), received))
-sender.start()
+sender = senders[0]
+go[0].set()
 got = queue.get()
 received.set()
 sender.join()
@@ -292,9 +302,8 @@ two.ask("mine = given[0]", t)
 raised(stillmap.Error, lambda: ForkingPickler.dumps(got), str(sender.pid), "has ended", "clone")
 del got
 assert _share_client.figures()["regions"] == 0
-received.set()
-sender = context.Process(target=tr.stop_and_wait, args=(queue, (5 * MiB, 2), received))
-sender.start()
+sender = senders[1]
+go[1].set()
 sender.join()
 raised(stillmap.Error, queue.get, str(sender.pid), "has ended", "wait for its receivers")
 two.end()
@@ -314,20 +323,10 @@ st.use(exportable=True)
 raised(stillmap.NotSupportedError, lambda: ForkingPickler.dumps(filled(100)), "tensor.cpu()")
 """, HOSTCUDA="profile=vgpu-no-vmm,kernels=skip,memory=4G")
 
-    def test_the_variable_and_the_default(self):
-        self.program("""
-from multiprocessing.reduction import ForkingPickler
-st.use()
-raised(stillmap.NotSupportedError, lambda: ForkingPickler.dumps(filled(100)), "STILLMAP_TORCH_EXPORTABLE=1")
-""")
-        self.program("""
-from multiprocessing.reduction import ForkingPickler
-st.use()
-assert ForkingPickler.dumps(filled(100)) and kept() == 1
-""", STILLMAP_TORCH_EXPORTABLE="1", quiet=False)
-
     def test_the_example(self):
-        self.run_python(EXAMPLE.read_text(), timeout=300, quiet=False, cwd=self.folder)
+        done = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, timeout=300, cwd=self.folder,
+                              env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "the sum there: 1000.0\n", ""))
 
 
 if __name__ == "__main__":
