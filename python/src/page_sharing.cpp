@@ -186,6 +186,7 @@ status imported_pages::close() {
   if (mapped_) STILLMAP_RETURN_IF_ERROR(unmap_idle(device_, addresses_.range()));
   mapped_ = false;
   pages_.clear();
+  [[maybe_unused]] const reservation freed = std::move(addresses_);
   return {};
 }
 

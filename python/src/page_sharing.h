@@ -68,8 +68,8 @@ class imported_pages {
   // Maps all, for this device and those that can access it. Errors: invalid_argument (pages are missing), those of
   // address_space::apply; failure: nothing is mapped.
   status map();
-  // Waits until no queued work can access the memory, and unmaps it. Errors: busy (a stream captures a graph: the
-  // memory stays), the driver's.
+  // Waits until no queued work can access the memory, unmaps it, and gives the addresses up. Errors: busy (a stream
+  // captures a graph: the memory stays), the driver's.
   status close();
 
   const device &on() const { return device_; }

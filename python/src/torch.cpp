@@ -57,7 +57,8 @@ void bind_torch(nb::module_ &m) {
         check(with_host_memory([&] { return torch_plugin::configure_heaps(s); }));
       },
       nb::arg("tag"), nb::arg("limit").none(), nb::arg("peers").none(), nb::arg("page_size").none(),
-      nb::arg("share").none(), nb::arg("share_limit").none(), nb::arg("exportable").none() = nb::none(),
+      nb::arg("share").none(), nb::arg("share_limit").none(),
+      nb::arg("exportable").none() = nb::none(),
       "Settings of stillmap_malloc's heaps. Raises BusyError once one of them exists.");
   m.def(
       "_torch_pool",

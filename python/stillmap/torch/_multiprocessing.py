@@ -1,7 +1,7 @@
 """CUDA tensors of Stillmap's memory in torch.multiprocessing: queues, pipes, arguments of processes, DataLoader.
 
 PyTorch sends a handle of CUDA's legacy IPC, which mapped pages do not have. In its place the message has a ticket, with
-which the receiver fetches the pages as file descriptors. docs/pytorch.md#tensors-in-other-processes
+which the receiver fetches the pages as file descriptors. docs/torch_multiprocessing.md
 """
 
 from __future__ import annotations

@@ -237,8 +237,12 @@ def _region(session: Session, reply: dict[str, Any]) -> Region:
             f"{_RECEIVING}: it is on the device with UUID {reply['uuid']}, which this process does not see: add it to "
             "CUDA_VISIBLE_DEVICES")
     pages = _native._import_pages(device, reply["page_bytes"], reply["count"])
-    _import(session, reply, pages)
-    pages.map()
+    try:
+        _import(session, reply, pages)
+        pages.map()
+    except BaseException:
+        pages.close()  # not later: the exception keeps it
+        raise
     region = _regions[key] = Region(pages, device, key)
     return region
 
