@@ -146,7 +146,8 @@ def pool(tag: str, *, device: Any = None, limit: int | None = None, peers: bool 
     limit: bytes of the tag on each device. peers: whether the devices that can access the memory may (None: yes). share,
     share_limit: a quota that other processes take part in, too, as in use(); the pools of this process are one
     participant. exportable: other processes can map the memory, as in use(). The options count for the first pool of a
-    tag. STILLMAP_TORCH_LIMIT, STILLMAP_TORCH_PEERS, STILLMAP_TORCH_EXPORTABLE and STILLMAP_SHARE apply as in use(). A tag on which nothing was allocated cannot be suspended.
+    tag. STILLMAP_TORCH_LIMIT, _PEERS and _EXPORTABLE and STILLMAP_SHARE apply as in use(). A tag on which nothing was
+    allocated cannot be suspended.
 
     Before 2.14 PyTorch does not serve such pools where `expandable_segments` is on (pytorch issue 147851).
 

@@ -36,7 +36,7 @@ class Session:
         self.ended = False
         self.inherited = False
         self._lock = threading.Lock()
-        self._released: deque[int] = deque()
+        self._ending: deque[tuple[str, int]] = deque()  # leases and offers
         self._socket = socket.socket(socket.AF_UNIX, _share_server.PACKET)
         try:
             self._socket.connect(b"\0" + address.encode())
@@ -71,20 +71,21 @@ class Session:
         return reply, fds
 
     def release(self, lease: int) -> None:
-        self._released.append(lease)
+        self._ending.append(("leases", lease))
         self._flush()
 
     def drop(self, offer: int) -> None:
-        with self._lock:
-            self._send({"op": "drop", "offers": [offer]})
+        self._ending.append(("offers", offer))
+        self._flush()
 
     def _flush(self) -> None:
-        # One thread at a time; the others' leases are sent by it. A finalizer may run inside of call().
-        while self._released and self._lock.acquire(blocking=False):
+        # One thread at a time, which sends what the others ended, too. A finalizer may run inside of call().
+        while self._ending and self._lock.acquire(blocking=False):
             try:
-                leases = [self._released.popleft() for _ in range(min(len(self._released), 1000))]
-                if not self._send({"op": "release", "leases": leases}):
-                    self._released.extendleft(reversed(leases))
+                ending = [self._ending.popleft() for _ in range(min(len(self._ending), 1000))]
+                if not self._send({"op": "end", **{kind: [n for of, n in ending if of == kind]
+                                                   for kind in ("leases", "offers")}}):
+                    self._ending.extendleft(reversed(ending))
                     return
             finally:
                 self._lock.release()
@@ -250,7 +251,7 @@ def _region(session: Session, reply: dict[str, Any]) -> Region:
 def _import(session: Session, reply: dict[str, Any], pages: Any) -> None:
     done = 0
     while done < reply["count"]:
-        request = {"op": "pages", "lease": reply["lease"], "first": done, "most": MOST_FDS}
+        request = {"op": "pages", "lease": reply["lease"], "first": done}
         _, fds = session.call(_RECEIVING, request)
         try:
             if not fds:

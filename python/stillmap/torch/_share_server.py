@@ -7,6 +7,7 @@ more. The storage is kept meanwhile. A process that ends closes its connection, 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import json
@@ -17,6 +18,7 @@ import signal
 import socket
 import struct
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from multiprocessing import util
@@ -143,6 +145,7 @@ class Server:
         try:
             connected, _ = self._listener.accept()
         except OSError:
+            time.sleep(0.05)  # no descriptor is free: the receiver waits
             return
         _, uid, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if uid not in (0, os.geteuid()):
@@ -170,10 +173,8 @@ class Server:
 
     def _answer(self, peer: Peer, request: dict[str, Any]) -> None:
         operation = request["op"]
-        if operation == "release":
+        if operation == "end":
             self._release(peer, request["leases"])
-            return
-        if operation == "drop":
             self._drop_offers(request["offers"])
             return
         fds: list[int] = []
@@ -183,13 +184,13 @@ class Server:
                     reply = self._open(peer, request["offer"])
                 elif operation == "pages":
                     pages = peer.leases[request["lease"]].pages
-                    fds = pages.fds(request["first"], min(request["most"], MOST_FDS))
-                    reply = {"count": len(fds)}
+                    fds = pages.fds(request["first"], MOST_FDS)
+                    reply = {}
                 else:
                     reply = {"offer": self._forward(peer, request["lease"])}
             except Exception as e:  # the receiver raises it
                 reply = {"error": str(e), "kind": type(e).__name__}
-            socket.send_fds(peer.socket, [json.dumps(reply).encode()], fds)
+            _reply(peer.socket, json.dumps(reply).encode(), fds)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -259,6 +260,20 @@ class Server:
             warnings.warn(
                 f"torch.multiprocessing: this process ends, and {lost} CUDA tensors that it sent were not received yet: "
                 "receiving them will fail. Keep it alive until the receivers have them", RuntimeWarning, stacklevel=2)
+
+
+def _reply(to: socket.socket, text: bytes, fds: list[int]) -> None:
+    """With fewer of the descriptors where the kernel has too many of this user on their way: the receiver asks again."""
+    while True:
+        try:
+            socket.send_fds(to, [text], fds)
+            return
+        except BlockingIOError as e:
+            raise ConnectionError("the receiver does not read") from e
+        except OSError as e:
+            if e.errno != errno.ETOOMANYREFS or len(fds) < 2:
+                raise
+            fds = fds[:len(fds) // 2]
 
 
 def key_of(storage: Any) -> tuple[int, int, int]:

@@ -256,7 +256,7 @@ receiver.end()
 one, two, third = (Receiver() for _ in range(3))
 context = mp.get_context("fork")
 queue, go, received = context.Queue(), [context.Event(), context.Event()], context.Event()
-senders = [context.Process(target=tr.send_and_end, args=(queue, (5 * MiB, 2), each, received)) for each in go]
+senders = [context.Process(target=tr.send_and_end, args=(queue, (5 * MiB, 2), each, received), daemon=True) for each in go]
 for sender in senders:
     sender.start()
 st.use(exportable=True)
@@ -322,6 +322,21 @@ from multiprocessing.reduction import ForkingPickler
 st.use(exportable=True)
 raised(stillmap.NotSupportedError, lambda: ForkingPickler.dumps(filled(100)), "tensor.cpu()")
 """, HOSTCUDA="profile=vgpu-no-vmm,kernels=skip,memory=4G")
+
+    def test_another_device_than_the_current_one(self):
+        self.program("""
+receiver = Receiver()
+st.use(exportable=True)
+with torch.cuda.device(1):
+    t = filled(3 * MiB)
+assert receiver.ask('''
+on_first = torch.empty(3 << 20, dtype=torch.uint8, device="cuda:0")
+on_first.copy_(given[0])
+result = str(given[0].device), right(on_first), torch.cuda.current_device()
+''', t) == ("cuda:1", True, 0)
+eventually(kept, 0)
+receiver.end()
+""", HOSTCUDA="profile=multi:2,kernels=skip,memory=4G")
 
     def test_the_example(self):
         done = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, timeout=300, cwd=self.folder,
