@@ -29,6 +29,7 @@ def install() -> None:
     """From now on pickling for another process sends Stillmap's memory so, and all else as PyTorch does."""
     for kind in (*torch._tensor_classes, torch.Tensor, torch.nn.Parameter):
         reduction.register(kind, reduce_tensor)
+    _share_server.warn_at_exit()
     reductions.reduce_tensor = reduce_tensor  # for the parts of sparse and nested tensors
 
 
@@ -74,14 +75,12 @@ def _ticket_of(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Ticket | 
     """None: PyTorch has to send it."""
     if not storage.nbytes():
         return None
-    address, nbytes, device = storage.data_ptr(), storage.nbytes(), tensor.device.index
     ticket = _share_client.ticket_of(storage)
     if ticket is None:
-        server = _share_server.server()
-        offered = server.offer(storage, lambda: _native._export_pages(device, address, nbytes) is not None)
-        if offered is None:
+        if _native._export_pages(tensor.device.index, storage.data_ptr(), storage.nbytes()) is None:
             return None
-        ticket = (server.address, os.getpid(), *offered)
+        server = _share_server.server()
+        ticket = (server.address, os.getpid(), *server.offer(storage))
     try:
         _wait_for_writes(tensor)
     except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -35,6 +36,7 @@ class Session:
         self.pid = pid
         self.ended = False
         self.inherited = False
+        self._requests = itertools.count()
         self._lock = threading.Lock()
         self._ending: deque[tuple[str, int]] = deque()  # leases and offers
         self._socket = socket.socket(socket.AF_UNIX, _share_server.PACKET)
@@ -53,22 +55,29 @@ class Session:
         """The reply, and the descriptors that came with it: fewer than were sent where this process may open no more."""
         try:
             with self._lock:
-                try:
-                    self._socket.sendall(json.dumps(request).encode())
-                    text, fds, _, _ = socket.recv_fds(self._socket, MOST_BYTES, MOST_FDS, socket.MSG_CMSG_CLOEXEC)
-                except OSError as e:
-                    self.ended = True
-                    raise self.gone(operation) from e
+                reply, fds = self._exchange({**request, "id": next(self._requests)})
+        except OSError as e:
+            self.ended = True
+            raise self.gone(operation) from e
         finally:
             self._flush()
-        if not text:
-            self.ended = True
-            raise self.gone(operation)
-        reply = json.loads(text)
         if "error" in reply:
             kind = getattr(stillmap, reply["kind"], stillmap.Error)
             raise kind(f"{operation}: process {self.pid}, which made the tensor, refused: {reply['error']}")
         return reply, fds
+
+    def _exchange(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        self._socket.sendall(json.dumps(request).encode())
+        while True:
+            text, fds, _, _ = socket.recv_fds(self._socket, MOST_BYTES, MOST_FDS, socket.MSG_CMSG_CLOEXEC)
+            if not text:
+                raise ConnectionError
+            reply = json.loads(text)
+            if reply["id"] == request["id"]:
+                return reply, fds
+            for fd in fds:  # of a request that Ctrl-C interrupted
+                os.close(fd)
+            self._ending.extend((kind + "s", reply[kind]) for kind in ("lease", "offer") if kind in reply)
 
     def release(self, lease: int) -> None:
         self._ending.append(("leases", lease))

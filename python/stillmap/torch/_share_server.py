@@ -20,7 +20,6 @@ import struct
 import threading
 import time
 import warnings
-from collections.abc import Callable
 from multiprocessing import util
 from typing import Any
 
@@ -80,17 +79,13 @@ class Server:
             threading.Thread(target=self._run, name="stillmap tensors", daemon=True).start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, old)
-        # After the feeder threads of queues, which end with -5.
-        util.Finalize(None, self._warn_of_offers, exitpriority=-20)
 
-    def offer(self, storage: Any, check: Callable[[], bool]) -> tuple[int, int] | None:
-        """The numbers of an offer and of the storage. None where `check` says no, once for a storage."""
+    def offer(self, storage: Any) -> tuple[int, int]:
+        """The numbers of an offer and of the storage."""
         key = key_of(storage)
         with self._lock:
             shared = self._shared.get(key)
             if shared is None:
-                if not check():
-                    return None
                 shared = self._shared[key] = Shared(next(self._numbers), storage, key)
             return self._add_offer(shared), shared.serial
 
@@ -190,7 +185,7 @@ class Server:
                     reply = {"offer": self._forward(peer, request["lease"])}
             except Exception as e:  # the receiver raises it
                 reply = {"error": str(e), "kind": type(e).__name__}
-            _reply(peer.socket, json.dumps(reply).encode(), fds)
+            _reply(peer.socket, json.dumps({**reply, "id": request["id"]}).encode(), fds)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -253,14 +248,6 @@ class Server:
             del self._shared[shared.key]
         return shared
 
-    def _warn_of_offers(self) -> None:
-        with self._lock:
-            lost = len(self._offers)
-        if lost:
-            warnings.warn(
-                f"torch.multiprocessing: this process ends, and {lost} CUDA tensors that it sent were not received yet: "
-                "receiving them will fail. Keep it alive until the receivers have them", RuntimeWarning, stacklevel=2)
-
 
 def _reply(to: socket.socket, text: bytes, fds: list[int]) -> None:
     """With fewer of the descriptors where the kernel has too many of this user on their way: the receiver asks again."""
@@ -296,6 +283,20 @@ def server() -> Server:
 
 def known_server() -> Server | None:
     return _server
+
+
+def warn_at_exit() -> None:
+    """Of tensors that nobody has received. After the feeder threads of queues, which end with -5, and may only then
+    send the first one."""
+    util.Finalize(None, _warn_of_offers, exitpriority=-20)
+
+
+def _warn_of_offers() -> None:
+    lost = 0 if _server is None else _server.figures()["offers"]
+    if lost:
+        warnings.warn(
+            f"torch.multiprocessing: this process ends, and {lost} CUDA tensors that it sent were not received yet: "
+            "receiving them will fail. Keep it alive until the receivers have them", RuntimeWarning, stacklevel=2)
 
 
 def _forget_in_child() -> None:

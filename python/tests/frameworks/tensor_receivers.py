@@ -5,6 +5,7 @@ import functools
 import os
 import resource
 import signal
+import sys
 
 import torch
 import torch.multiprocessing as mp
@@ -103,10 +104,11 @@ class Receiver:
         assert self.process.exitcode == 0, self.process.exitcode
 
 
-def send_and_end(queue, tensor, go, received):
+def send_and_end(queue, tensor, go, received, errors):
     """A sender: sends, waits until it was received, and ends."""
     import stillmap.torch
 
+    sys.stderr = open(errors, "w")
     go.wait()
     stillmap.torch.use(exportable=True)
     queue.put(filled(*tensor))

@@ -256,7 +256,8 @@ receiver.end()
 one, two, third = (Receiver() for _ in range(3))
 context = mp.get_context("fork")
 queue, go, received = context.Queue(), [context.Event(), context.Event()], context.Event()
-senders = [context.Process(target=tr.send_and_end, args=(queue, (5 * MiB, 2), each, received), daemon=True) for each in go]
+senders = [context.Process(target=tr.send_and_end, args=(queue, (5 * MiB, 2), each, received, f"errors{i}"), daemon=True)
+           for i, each in enumerate(go)]
 for sender in senders:
     sender.start()
 st.use(exportable=True)
@@ -298,13 +299,14 @@ got = queue.get()
 received.set()
 sender.join()
 assert sender.exitcode == 0 and right(got, 2)
-two.ask("mine = given[0]", t)
 raised(stillmap.Error, lambda: ForkingPickler.dumps(got), str(sender.pid), "has ended", "clone")
 del got
 assert _share_client.figures()["regions"] == 0
 sender = senders[1]
 go[1].set()
 sender.join()
+said = [open(f"errors{i}").read() for i in (0, 1)]
+assert not said[0] and "1 CUDA tensors that it sent were not received" in said[1], said
 raised(stillmap.Error, queue.get, str(sender.pid), "has ended", "wait for its receivers")
 two.end()
 """, quiet=False)
