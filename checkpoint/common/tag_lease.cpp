@@ -37,8 +37,10 @@ result<tag_lease> tag_lease::take(const device &d, std::span<const std::string> 
       const auto [at, first] = all.held.try_emplace({out.space_, tag}, 0);
       if (!first && (kind == lease_kind::exclusive || at->second == exclusively)) {
         const error e =
-            make_error(errc::busy,
-                       "another call is saving, suspending, resuming or sending the memory")
+            make_error(
+                errc::busy,
+                "another call is saving, suspending, resuming or sending the memory, or other "
+                "processes have tensors in it")
                 .value();
         return tl::unexpected(e.about("tag " + tag));
       }

@@ -49,30 +49,32 @@ void bind_torch(nb::module_ &m) {
       "_torch_configure",
       [](const std::string &tag, std::optional<std::size_t> limit, std::optional<bool> peers,
          std::optional<std::size_t> page_size, const std::optional<std::string> &share,
-         std::optional<std::uint64_t> share_limit) {
+         std::optional<std::uint64_t> share_limit, std::optional<bool> exportable) {
         const operation_scope scope("stillmap.torch.use");
         const auto shares = share_of("stillmap.torch.use", share, share_limit);
-        const auto s =
-            value_of(torch_plugin::read_settings({limit, peers, tag, page_size, shares}));
+        const auto s = value_of(
+            torch_plugin::read_settings({limit, peers, tag, page_size, shares, exportable}));
         check(with_host_memory([&] { return torch_plugin::configure_heaps(s); }));
       },
       nb::arg("tag"), nb::arg("limit").none(), nb::arg("peers").none(), nb::arg("page_size").none(),
       nb::arg("share").none(), nb::arg("share_limit").none(),
+      nb::arg("exportable").none() = nb::none(),
       "Settings of stillmap_malloc's heaps. Raises BusyError once one of them exists.");
   m.def(
       "_torch_pool",
       [](const std::string &tag, std::optional<std::size_t> limit, std::optional<bool> peers,
-         const std::optional<std::string> &share, std::optional<std::uint64_t> share_limit) {
+         const std::optional<std::string> &share, std::optional<std::uint64_t> share_limit,
+         std::optional<bool> exportable) {
         const operation_scope scope("stillmap.torch.pool");
         const auto shares = share_of("stillmap.torch.pool", share, share_limit);
-        const auto s =
-            value_of(torch_plugin::read_settings({limit, peers, tag, std::nullopt, shares}));
+        const auto s = value_of(
+            torch_plugin::read_settings({limit, peers, tag, std::nullopt, shares, exportable}));
         const auto f = value_of(torch_plugin::functions_of_tag(s));
         return nb::make_tuple(reinterpret_cast<std::uintptr_t>(f.allocate),
                               reinterpret_cast<std::uintptr_t>(f.free));
       },
       nb::arg("tag"), nb::arg("limit").none(), nb::arg("peers").none(), nb::arg("share").none(),
-      nb::arg("share_limit").none(),
+      nb::arg("share_limit").none(), nb::arg("exportable").none() = nb::none(),
       "The addresses of the two functions that serve the MemPools of a tag.");
   m.def(
       "_torch_owns",

@@ -4,9 +4,11 @@ Observing an object reads its address, so that what may move it says relocate=Tr
 """
 
 import ctypes
+import os
 
 import stillmap
-from support import MiB, device
+from stillmap import _native
+from support import MiB, device, driver
 
 PAGE = device()["page_bytes"]
 TAG = "swept"
@@ -241,6 +243,83 @@ def add_heaps(table):
         table.add(call + name, lambda b, name=name: getattr(b.heap, name)() and None, made)
 
 
+# ---- pages for other processes ----
+
+class Shareable:
+    """A block whose pages other processes can map, by the functions that PyTorch calls."""
+
+    def __init__(self, nbytes):
+        functions = _native._torch_pool("for other processes", None, None, None, None, True)
+        self.nbytes = self.capacity = self.reserved = nbytes
+        self.address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)(functions[0])(
+            nbytes, 0, None)
+        self._free = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)(functions[1])
+        self.pages = _native._export_pages(0, self.address, nbytes)
+        self.fds = self.pages.fds(0, 9)
+
+    def stats(self):
+        return {"mapped_bytes": 0}
+
+    def copy_to_host(self):
+        return driver().read(self.address, self.nbytes)
+
+    def close(self):
+        for fd in self.fds:
+            os.close(fd)
+        self.pages, self.fds = None, []
+        driver().enter()
+        driver().call("cuCtxSynchronize")
+        self._free(self.address, self.nbytes, 0, None)
+        _native._torch_release_exact("for other processes", 0)
+
+
+class Imported(Shareable):
+    """The same pages, mapped again."""
+
+    def __init__(self, block):
+        self.nbytes = self.capacity = self.reserved = block.nbytes
+        self.mapped = _native._import_pages(0, block.pages.page_bytes, len(block.fds))
+        try:
+            for fd in block.fds:
+                self.mapped.add(fd)
+            self.mapped.map()
+        except stillmap.Error:
+            self.mapped.close()
+            raise
+        self.address = self.mapped.address + block.pages.offset
+
+    def close(self):
+        self.mapped.close()
+
+
+def shareable(bench):
+    block = bench.put("block", Shareable(3 * PAGE))
+    driver().write(block.address, b"shared")
+
+
+def mapped_twice(bench):
+    shareable(bench)
+    bench.put("mapped", Imported(bench.block))
+
+
+def export_again(bench):
+    for fd in _native._export_pages(0, bench.block.address, bench.block.nbytes).fds(0, 9):
+        os.close(fd)
+
+
+def unmap(bench):
+    bench.mapped.close()
+    del bench.objects["mapped"]
+
+
+def add_pages(table):
+    if not device()["posix_fd_export"]:
+        return
+    table.add("_ExportedPages.fds", export_again, shareable, vmm=True)
+    table.add("_ImportedPages.map", lambda b: keep(b, "mapped", Imported(b.block)), shareable, vmm=True)
+    table.add("_ImportedPages.close", unmap, mapped_twice, vmm=True)
+
+
 # ---- functions ----
 
 def two_kinds(bench):
@@ -290,5 +369,6 @@ def operations():
     add_vectors(table)
     add_views(table)
     add_heaps(table)
+    add_pages(table)
     add_functions(table)
     return table.all

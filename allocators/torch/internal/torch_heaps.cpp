@@ -54,6 +54,7 @@ result<caching_allocator *> torch_heaps::create(int ordinal) {
   options.soft_limit = say.soft_limit;
   options.page_bytes = say.page_bytes;
   options.tag = say.tag;
+  if (say.exportable) options.exportable = handle_type::posix_fd;
   if (!say.share.name.empty()) {
     STILLMAP_ASSIGN_OR_RETURN(options.quota, share_device(say.share, d));
   }

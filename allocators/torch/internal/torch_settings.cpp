@@ -46,6 +46,22 @@ result<share_settings> parse_share(std::string_view text, const char *variable) 
   return out;
 }
 
+namespace {
+
+status read_switch(const char *name, bool &to) {
+  const char *const text = ::secure_getenv(name);
+  if (text == nullptr || *text == 0) return {};
+  const std::string_view said = text;
+  if (said != "0" && said != "1") {
+    return tl::unexpected(
+        make_error(errc::invalid_argument, "the value is neither 0 nor 1").value().about(name));
+  }
+  to = said == "1";
+  return {};
+}
+
+}  // namespace
+
 result<settings> read_settings(const stated_settings &stated) {
   settings out;
   const auto read_bytes = [](const char *name, std::size_t &to) -> status {
@@ -56,15 +72,8 @@ result<settings> read_settings(const stated_settings &stated) {
   };
   STILLMAP_RETURN_IF_ERROR(read_bytes("STILLMAP_TORCH_LIMIT", out.limit));
   STILLMAP_RETURN_IF_ERROR(read_bytes("STILLMAP_TORCH_PAGE_SIZE", out.page_bytes));
-  if (const char *const text = ::secure_getenv("STILLMAP_TORCH_PEERS"); text != nullptr && *text) {
-    const std::string_view said = text;
-    if (said != "0" && said != "1") {
-      return tl::unexpected(make_error(errc::invalid_argument, "the value is neither 0 nor 1")
-                                .value()
-                                .about("STILLMAP_TORCH_PEERS"));
-    }
-    out.peers = said == "1";
-  }
+  STILLMAP_RETURN_IF_ERROR(read_switch("STILLMAP_TORCH_PEERS", out.peers));
+  STILLMAP_RETURN_IF_ERROR(read_switch("STILLMAP_TORCH_EXPORTABLE", out.exportable));
   if (const char *const text = ::secure_getenv("STILLMAP_TORCH_TAG"); text != nullptr && *text) {
     out.tag = text;
   }
@@ -77,6 +86,7 @@ result<settings> read_settings(const stated_settings &stated) {
   out.tag = stated.tag.value_or(out.tag);
   out.page_bytes = stated.page_bytes.value_or(out.page_bytes);
   out.share = stated.share.value_or(out.share);
+  out.exportable = stated.exportable.value_or(out.exportable);
   return out;
 }
 

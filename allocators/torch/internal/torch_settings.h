@@ -27,6 +27,7 @@ struct settings {
   std::size_t page_bytes = 0;  // STILLMAP_TORCH_PAGE_SIZE: caching_allocator_options::page_bytes
   std::size_t soft_limit = SIZE_MAX;  // caching_allocator_options::soft_limit
   share_settings share{};             // STILLMAP_SHARE=gpu0:60GiB
+  bool exportable = false;  // STILLMAP_TORCH_EXPORTABLE=1: other processes can map the pages
 };
 
 // What a caller states. It wins over the variable; of two limits the smaller one holds.
@@ -36,6 +37,7 @@ struct stated_settings {
   std::optional<std::string> tag;
   std::optional<std::size_t> page_bytes;
   std::optional<share_settings> share{};  // with an empty name: none, whatever the variable says
+  std::optional<bool> exportable{};
 };
 
 // Errors: invalid_argument (a variable has another value; the subject is its name).

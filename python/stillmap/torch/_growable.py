@@ -8,6 +8,7 @@ import torch
 
 import stillmap
 
+from . import _multiprocessing
 from ._plugin import device_index
 
 
@@ -40,6 +41,7 @@ class GrowableTensor:
         if self._row_bytes == 0:
             raise ValueError(f"GrowableTensor: a row of shape {self._row} has no elements")
         torch.cuda.init()
+        _multiprocessing.install()
         self.buffer = stillmap.GrowableBuffer(device=self._device, reserve=reserve * self._row_bytes, tag=tag)
         self._rows = 0
         self.resize(shape[0])

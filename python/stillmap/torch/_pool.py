@@ -12,7 +12,7 @@ import torch
 import stillmap
 from stillmap import _native
 
-from . import _mempools, _served, _state, _use
+from . import _mempools, _multiprocessing, _served, _state, _use
 from ._plugin import allocator_of, device_index, route_copies
 
 _lock = threading.Lock()
@@ -140,13 +140,14 @@ def _for_all_threads(mem_pool: Any, device: int) -> Iterator[None]:
 
 
 def pool(tag: str, *, device: Any = None, limit: int | None = None, peers: bool | None = None,
-         share: str | None = None, share_limit: int | None = None) -> Pool:
+         share: str | None = None, share_limit: int | None = None, exportable: bool | None = None) -> Pool:
     """A pool of a tag on a device (None: the current one). Nothing is allocated yet.
 
     limit: bytes of the tag on each device. peers: whether the devices that can access the memory may (None: yes). share,
     share_limit: a quota that other processes take part in, too, as in use(); the pools of this process are one
-    participant. The options count for the first pool of a tag. STILLMAP_TORCH_LIMIT, STILLMAP_TORCH_PEERS and
-    STILLMAP_SHARE apply as in use(). A tag on which nothing was allocated cannot be suspended.
+    participant. exportable: other processes can map the memory, as in use(). The options count for the first pool of a
+    tag. STILLMAP_TORCH_LIMIT, _PEERS and _EXPORTABLE and STILLMAP_SHARE apply as in use(). A tag on which nothing was
+    allocated cannot be suspended.
 
     Before 2.14 PyTorch does not serve such pools where `expandable_segments` is on (pytorch issue 147851).
 
@@ -158,13 +159,15 @@ def pool(tag: str, *, device: Any = None, limit: int | None = None, peers: bool 
             "stillmap.torch.pool: stillmap.torch.use() was called, and PyTorch has no MemPool on a pluggable "
             "allocator; its memory has a tag of its own")
     index = device_index(device)
-    options = {"limit": limit, "peers": peers, "share": share, "share_limit": share_limit}
+    options = {"limit": limit, "peers": peers, "share": share, "share_limit": share_limit,
+               "exportable": exportable}
     with _lock:
         known = _allocators.get(tag)
         if known is None:
             _served.install()
+            _multiprocessing.install()
             known = _allocators[tag] = (
-                allocator_of(*_native._torch_pool(tag, limit, peers, share, share_limit)), options)
+                allocator_of(*_native._torch_pool(tag, limit, peers, share, share_limit, exportable)), options)
             route_copies(peers)
         elif known[1] != options:
             raise stillmap.BusyError(f"stillmap.torch.pool: tag {tag!r} has a pool with other options: {known[1]}")

@@ -12,7 +12,7 @@ import torch
 
 import stillmap
 
-from . import _records
+from . import _multiprocessing, _records
 from ._plugin import device_index
 from ._records import Builder, Recorder, Refused
 from ._records import Memory as _Memory  # noqa: F401  for stillmap.memory_saver
@@ -33,10 +33,12 @@ def suspend(tag: str, *, device: Any = None, store: str = "pinned_host",
 
     Addresses stay, so tensors stay valid objects; using one before resume() is an illegal access, which CUDA does
     not forgive. store: "pinned_host", "file" (in `directory`; checked when it is read) or "discard".
-    Failure: nothing changed. Raises as stillmap.suspend(), and BusyError while this thread captures a graph.
+    Failure: nothing changed. Raises as stillmap.suspend(), and BusyError while this thread captures a graph, and
+    while other processes have tensors of the tag (torch.multiprocessing).
     """
     index = device_index(device)
     refuse_capture("stillmap.torch.suspend")
+    _multiprocessing.refuse_shared("stillmap.torch.suspend", tag, index)
     return stillmap.suspend(tag, device=index, store=store, directory=directory)
 
 
@@ -94,6 +96,7 @@ def restore(path: str, *, tags: str | Sequence[str] | None = None, device: Any =
     """
     index = device_index(device)
     torch.cuda.init()
+    _multiprocessing.install()
     memory = stillmap.restore(path, tags=tags, device=index, relocate=relocate, progress=progress)
     made = Restored()
     made.memory = memory

@@ -11,7 +11,7 @@ import torch
 import stillmap
 from stillmap import _native
 
-from . import _statistics
+from . import _multiprocessing, _statistics
 from ._plugin import address_of, allocator_of, connect, device_index, route_copies
 
 _lock = threading.Lock()
@@ -19,7 +19,8 @@ _used: dict[str, Any] | None = None
 
 
 def use(*, tag: str | None = None, limit: int | None = None, peers: bool | None = None,
-        page_size: int | None = None, share: str | None = None, share_limit: int | None = None) -> None:
+        page_size: int | None = None, share: str | None = None, share_limit: int | None = None,
+        exportable: bool | None = None) -> None:
     """Makes Stillmap the allocator of all of PyTorch's device memory. Call it before the first tensor on a GPU.
 
     tag: of the memory, for suspend(), resume() and snapshot(); "torch". limit: bytes on each device. peers: whether the
@@ -27,8 +28,9 @@ def use(*, tag: str | None = None, limit: int | None = None, peers: bool | None 
     power of two (2 MiB); larger pages make growth cost less, and hold more memory. share: the name of a quota that
     other processes take part in, too (docs/sharing.md): each gives free memory to those that need more; of device n the
     name is followed by ".n", but for 0; "": none. share_limit: bytes of all of them on a device, where nobody takes
-    part in it yet (default: the device's memory). An option that is not given comes from STILLMAP_TORCH_TAG, _LIMIT,
-    _PEERS or _PAGE_SIZE, or STILLMAP_SHARE ("name" or "name:limit"). Of the two limits, and of what
+    part in it yet (default: the device's memory). exportable: other processes can map the memory, which
+    torch.multiprocessing needs for CUDA tensors (default: no). An option that is not given comes from
+    STILLMAP_TORCH_TAG, _LIMIT, _PEERS, _PAGE_SIZE or _EXPORTABLE, or STILLMAP_SHARE ("name" or "name:limit"). Of the two limits, and of what
     `set_per_process_memory_fraction` allows, the smallest holds. A second call with the same options does nothing.
 
     With it, `Tensor.record_stream`, `torch.cuda.empty_cache`, `set_per_process_memory_fraction`, CUDA graphs,
@@ -41,7 +43,7 @@ def use(*, tag: str | None = None, limit: int | None = None, peers: bool | None 
     """
     global _used
     options = {"tag": tag, "limit": limit, "peers": peers, "page_size": page_size, "share": share,
-               "share_limit": share_limit}
+               "share_limit": share_limit, "exportable": exportable}
     if tag is None:
         tag = os.environ.get("STILLMAP_TORCH_TAG") or "torch"
     if not tag:
@@ -58,7 +60,7 @@ def use(*, tag: str | None = None, limit: int | None = None, peers: bool | None 
                 f"stillmap.torch.use: PyTorch {torch.__version__} cannot tell an allocator of record_stream; "
                 "2.1 and later can")
         # Before PyTorch's own: if that fails, the settings do no harm.
-        _native._torch_configure(tag, limit, peers, page_size, share, share_limit)
+        _native._torch_configure(tag, limit, peers, page_size, share, share_limit, exportable)
         try:
             torch._C._cuda_changeCurrentAllocator(allocator)
         except RuntimeError as e:
@@ -67,6 +69,7 @@ def use(*, tag: str | None = None, limit: int | None = None, peers: bool | None 
                 "on a GPU, or take stillmap.torch.pool()") from e
         _used = options
         _statistics.install()
+        _multiprocessing.install()
         route_copies(peers)
 
 
