@@ -92,9 +92,9 @@ static_assert(sizeof(quota_share) == 32);
 
 // What a participant waits for, is asked for and answers. Written under the ledger's lock.
 struct alignas(128) quota_exchange {
-  quota_wait wait;
-  quota_ask ask;
-  quota_answer answer;
+  quota_wait wait{};
+  quota_ask ask{};
+  quota_answer answer{};
   std::uint64_t later = 0;  // the number of an ask that is open: what is asked for is in use
   std::int32_t priority = 0;
   std::uint8_t offers = 0;  // a bit for each reclaim_kind
