@@ -12,6 +12,7 @@
 #include "python/src/errors.h"
 #include "python/src/exports.h"
 #include "python/src/memory_map.h"
+#include "python/src/publication.h"
 #include "python/src/quota.h"
 #include "python/src/replay.h"
 #include "python/src/streams.h"
@@ -76,6 +77,7 @@ NB_MODULE(_native_of_main, m) {
   bind_vector(m);
   bind_suspend(m);
   bind_snapshot(m);
+  bind_publication(m);
   bind_torch(m);
   bind_replay(m);
   bind_timeline(m);
