@@ -13,7 +13,7 @@ import os
 import secrets
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -67,12 +67,13 @@ def publish(name: str, state_dict: Mapping[str, Any], *, holder: Any = None, rep
     come back equal, by name, before anything is copied), and as stillmap.publish().
     """
     operation = "stillmap.torch.publish"
-    address = _holder(holder, operation)
+    address = holder_of(holder, operation)
 
     def send(tags: str, **options: Any) -> Any:
         return stillmap.publish(name, tags, holder=address, **options)
 
-    return _publish(operation, name, state_dict, address, send, replace=state_dict if replace else {}, device=device,
+    return publish_by(operation, name, state_dict, address, send,
+                      replace=_given(state_dict) if replace else {}, device=device,
                     digests=digests, page_size=page_size)
 
 
@@ -87,11 +88,11 @@ def attach(name: str, *, holder: Any = None, device: Any = None, wait: float = 0
     published under the name, or not by publish(); on another device), CorruptError, and as stillmap.attach().
     """
     operation = "stillmap.torch.attach"
-    address = _holder(holder, operation)
+    address = holder_of(holder, operation)
     index = device_index(device)
     refuse_capture(operation)
     torch.cuda.init()
-    return _state_of(operation, stillmap.attach(name, holder=address, device=index, wait=wait, generation=generation,
+    return state_of(operation, stillmap.attach(name, holder=address, device=index, wait=wait, generation=generation,
                                                 relocate=relocate, verify=verify))
 
 
@@ -106,16 +107,17 @@ def attach_or_load(name: str, load: Callable[[], Mapping[str, Any]], *, holder: 
     raises, and as attach() and publish().
     """
     operation = "stillmap.torch.attach_or_load"
-    address = _holder(holder, operation)
+    address = holder_of(holder, operation)
     index = device_index(device)
     refuse_capture(operation)
     torch.cuda.init()
     found = stillmap.attach_or_claim(name, holder=address, device=index, wait=wait, relocate=relocate, verify=verify)
     if not isinstance(found, stillmap.PublicationClaim):
-        return _state_of(operation, found)
+        return state_of(operation, found)
     with found:
         loaded = load()
-        return _publish(operation, name, loaded, address, found.publish, replace=loaded, device=index, digests=digests,
+        return publish_by(operation, name, loaded, address, found.publish, replace=_given(loaded), device=index,
+                          digests=digests,
                         page_size=page_size)
 
 
@@ -146,7 +148,7 @@ def make_writable(tensor: torch.Tensor) -> torch.Tensor:
 # ---- the holder ----
 
 
-def _holder(given: Any, operation: str) -> Any:
+def holder_of(given: Any, operation: str) -> Any:
     address = given if given is not None else os.environ.get("STILLMAP_HOLDER")
     if not address:
         raise stillmap.InvalidArgumentError(
@@ -276,9 +278,11 @@ class _Owner:
         self.memory = memory
 
 
-def _publish(operation: str, name: str, state_dict: Mapping[str, Any], holder: Any, send: Callable[..., Any], *,
-             replace: Mapping[str, Any], device: Any, digests: bool, page_size: int) -> PublishedState:
-    """replace: the tensors, by name, that get the published memory as their data."""
+def publish_by(operation: str, name: str, state_dict: Mapping[str, Any], holder: Any, send: Callable[..., Any], *,
+               replace: Mapping[str, Sequence[torch.Tensor]], device: Any = None, digests: bool = True,
+               page_size: int = 0) -> PublishedState:
+    """replace: by name, the tensors that get the published memory as their data; `state_dict` has among them whatever
+    it keeps, so that the old memory is free. send: publishes a tag, as stillmap.publish() does."""
     refuse_capture(operation)
     torch.cuda.init()
     with _quiet():
@@ -303,7 +307,7 @@ def _publish(operation: str, name: str, state_dict: Mapping[str, Any], holder: A
             memory, there = there, None
         if there is not None:
             there.close()
-        state = _state_of(operation, memory)
+        state = state_of(operation, memory)
         if moved:
             _replace(replace, state)
     if moved:
@@ -349,7 +353,7 @@ def _buffer(name: str, nbytes: int, index: int, page_size: int) -> tuple[_Buffer
     return _Buffer(memory, torch.device("cuda", index)), tag
 
 
-def _fill(plan: _Plan, buffer: _Buffer, replace: Mapping[str, Any]) -> None:
+def _fill(plan: _Plan, buffer: _Buffer, replace: Mapping[str, Sequence[torch.Tensor]]) -> None:
     """Copies storage by storage. Tensors are replaced once all of their storages are there."""
     stream = torch.cuda.current_stream(buffer.device)
     made = _Tensors(buffer.device, lambda i: buffer.storage(plan.offsets[i], sizes[i]))
@@ -376,11 +380,16 @@ def _fill(plan: _Plan, buffer: _Buffer, replace: Mapping[str, Any]) -> None:
             cached = 0
 
 
-def _replace(tensors: Mapping[str, Any], by: Mapping[str, Any]) -> None:
+def _given(state_dict: Mapping[str, Any]) -> dict[str, Sequence[torch.Tensor]]:
+    return {name: [t] for name, t in state_dict.items() if isinstance(t, torch.Tensor)}
+
+
+def _replace(tensors: Mapping[str, Sequence[torch.Tensor]], by: Mapping[str, Any]) -> None:
     with torch.no_grad():
         for name, new in by.items():
-            if isinstance(new, torch.Tensor) and new.device.type == "cuda" and name in tensors:
-                tensors[name].data = new.detach()
+            if isinstance(new, torch.Tensor) and new.device.type == "cuda":
+                for t in tensors.get(name, ()):
+                    t.data = new.detach()
 
 
 def _storages_in(record: dict[str, Any]) -> Iterator[int]:
@@ -403,7 +412,7 @@ def _storage_at(address: int, nbytes: int, owner: Any, device: torch.device) -> 
 # ---- attaching ----
 
 
-def _state_of(operation: str, memory: Any) -> PublishedState:
+def state_of(operation: str, memory: Any) -> PublishedState:
     description, contents = _description(operation, memory)
     device = torch.device("cuda", memory.device)
     state = PublishedState()
@@ -431,7 +440,7 @@ def _state_of(operation: str, memory: Any) -> PublishedState:
                 state[entry["name"]] = _value(operation, entry, builders, state)
         if description["versions"] is not None:
             state._metadata = dict(description["versions"])  # type: ignore[attr-defined]
-    except (KeyError, IndexError, TypeError, ValueError) as e:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, AssertionError, OverflowError) as e:
         if isinstance(e, stillmap.Error):
             raise
         raise stillmap.CorruptError(f"{operation}: the description of {memory.name!r} is damaged "
@@ -477,6 +486,11 @@ def _value(operation: str, entry: dict[str, Any], builders: dict[str, _Tensors],
     except RuntimeError as e:
         raise stillmap.NotSupportedError(f"{operation}: tensor {entry['name']!r} cannot be made by PyTorch "
                                          f"{torch.__version__} ({_records.said_by(e)})") from e
+
+
+def memory_of(tensor: torch.Tensor) -> Any:
+    """The AttachedMemory that the tensor lies in, or None."""
+    return _memory_at(tensor.data_ptr()) if tensor.numel() else None
 
 
 def _memory_at(address: int) -> Any:
