@@ -7,13 +7,15 @@
 #include "python/src/host_bytes.h"
 #include "python/src/streams.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/page_pool.h"
 
 namespace stillmap::python {
 namespace {
 
 void construct_buffer(python_buffer *self, std::size_t nbytes, int ordinal, std::size_t reserve,
                       const std::string &tag, std::size_t map_ahead,
-                      const std::vector<int> &peer_devices, std::uint64_t hint) {
+                      const std::vector<int> &peer_devices, std::uint64_t hint, bool exportable,
+                      std::size_t page_size) {
   buffer_options options;
   options.reserve_bytes = reserve;
   options.tag = tag;
@@ -22,6 +24,13 @@ void construct_buffer(python_buffer *self, std::size_t nbytes, int ordinal, std:
   options.peer_devices = peer_devices;
   new (self) python_buffer(value_of(without_gil([&]() -> result<growable_buffer> {
     STILLMAP_ASSIGN_OR_RETURN(const device d, open_device(ordinal));
+    if (exportable || page_size != 0) {
+      page_pool_options pages;
+      pages.page_bytes = page_size;
+      if (exportable) pages.exportable = handle_type::posix_fd;
+      STILLMAP_ASSIGN_OR_RETURN(auto pool, page_pool::create(d, pages));
+      options.pools.push_back(std::move(pool));
+    }
     STILLMAP_ASSIGN_OR_RETURN(auto made, growable_buffer::create(d, std::move(options)));
     if (nbytes != 0) STILLMAP_RETURN_IF_ERROR(made.resize(nbytes));
     return made;
@@ -230,11 +239,17 @@ void bind_buffer(nb::module_ &m) {
       "__init__", &construct_buffer, nb::arg("nbytes") = 0, nb::kw_only(), nb::arg("device") = 0,
       nb::arg("reserve") = 0, nb::arg("tag") = "", nb::arg("map_ahead") = 0,
       nb::arg("peer_devices") = std::vector<int>{}, nb::arg("hint") = 0,
+      nb::arg("exportable") = false, nb::arg("page_size") = 0,
       "reserve: bytes of address space, which cost no memory: so many, or an error. 0: as much as\n"
       "the device has memory, or less where many buffers share the addresses.\n"
       "map_ahead: bytes that a thread keeps mapped beyond nbytes. hint: the preferred address, "
       "for\n"
-      "memory that another process restores (docs/python.md).");
+      "memory that another process restores (docs/python.md). exportable: the pages can be given "
+      "to "
+      "other\n"
+      "processes, as publish() does; NotSupportedError where they cannot. page_size: bytes of a "
+      "page, a\n"
+      "multiple of device_info()['page_bytes'], which is the default.");
   bind_size(c);
   bind_pages(c);
   bind_views(c);

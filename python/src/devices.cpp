@@ -30,22 +30,12 @@ open_devices &devices() {
   return *made;
 }
 
-std::string text_of(const std::array<unsigned char, 16> &uuid) {
-  std::string text = "GPU-";
-  for (std::size_t i = 0; i < uuid.size(); ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    constexpr const char *digits = "0123456789abcdef";
-    text += {digits[uuid[i] / 16], digits[uuid[i] % 16]};
-  }
-  return text;
-}
-
 nb::dict info_of(const device &d, const memory_info &memory) {
   const capabilities &can = d.capabilities();
   nb::dict info;
   info["ordinal"] = d.ordinal();
   info["name"] = d.name();
-  info["uuid"] = text_of(d.uuid());
+  info["uuid"] = text_of_uuid(d.uuid());
   info["total_bytes"] = d.total_memory().bytes();
   info["free_bytes"] = memory.free.bytes();
   info["vmm"] = can.vmm;
@@ -150,6 +140,16 @@ nb::dict dict_of(const device_figures &f) {
 }
 
 }  // namespace
+
+std::string text_of_uuid(const std::array<unsigned char, 16> &uuid) {
+  std::string text = "GPU-";
+  for (std::size_t i = 0; i < uuid.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    constexpr const char *digits = "0123456789abcdef";
+    text += {digits[uuid[i] / 16], digits[uuid[i] % 16]};
+  }
+  return text;
+}
 
 result<device> open_device(int ordinal) {
   open_devices &known = devices();

@@ -46,6 +46,7 @@ struct dl_managed_versioned {
   dl_tensor tensor;
 };
 constexpr std::int32_t dl_cuda = 2;
+constexpr std::uint64_t dl_read_only = 1;  // of the flags
 
 // An array on its way: the structure that the consumer sees, with what it points to.
 template <class Managed>
@@ -83,7 +84,10 @@ struct dl_export {
     tensor.type = {array.type.dlpack_code(), static_cast<std::uint8_t>(array.type.bytes * 8), 1};
     tensor.shape = &made->shape;
     tensor.strides = &made->stride;
-    if constexpr (versioned) made->managed.major = 1;
+    if constexpr (versioned) {
+      made->managed.major = 1;
+      if (array.read_only) made->managed.flags |= dl_read_only;
+    }
     made->managed.context = made.get();
     made->managed.deleter = end;
     PyObject *const capsule = PyCapsule_New(&made->managed, name, drop_capsule);
@@ -144,7 +148,7 @@ nb::dict cuda_array_interface_of(const exported_array &array) {
   nb::dict d;
   d["shape"] = nb::make_tuple(array.elements);
   d["typestr"] = array.type.typestr();
-  d["data"] = nb::make_tuple(array.elements == 0 ? 0 : array.address, false);
+  d["data"] = nb::make_tuple(array.elements == 0 ? 0 : array.address, array.read_only);
   d["version"] = 3;
   d["strides"] = nb::none();
   if (!array.stream) {
@@ -189,6 +193,11 @@ nb::object dlpack_of(const exported_array &array, nb::object hold, nb::handle ma
   const bool versioned =
       !max_version.is_none() && nb::cast<std::uint32_t>(nb::object(max_version[0])) >= 1;
   if (versioned) return dl_export<dl_managed_versioned>::make(array, std::move(hold));
+  if (array.read_only) {
+    throw nb::buffer_error(
+        "__dlpack__: the memory is read-only, which only a capsule with a version can say: pass "
+        "max_version=(1, 0), or call make_writable() first");
+  }
   return dl_export<dl_managed>::make(array, std::move(hold));
 }
 
@@ -206,7 +215,7 @@ void bind_exports(nb::module_ &m) {
         nb::dict d;
         d["shape"] = nb::make_tuple(self.array.elements);
         d["typestr"] = self.array.type.typestr();
-        d["data"] = nb::make_tuple(self.array.address, false);
+        d["data"] = nb::make_tuple(self.array.address, self.array.read_only);
         d["version"] = 3;
         return d;
       });

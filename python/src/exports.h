@@ -19,6 +19,7 @@ struct exported_array {
   element_type type;
   int device = 0;
   std::optional<stream_ref> stream;  // that has work on it queued; none: no stream
+  bool read_only = false;            // for the device
 };
 
 // Keeps the owner of exported memory alive, and counts in it. Threads: with the GIL.
@@ -41,7 +42,8 @@ nb::dict cuda_array_interface_of(const exported_array &array);
 
 // A capsule by https://dmlc.github.io/dlpack: versioned where `max_version` is (1, 0) or later.
 // `hold` lives until the consumer's deleter is called, on any thread. Raises BufferError for another
-// device than the array's, and where a copy is asked for.
+// device than the array's, where a copy is asked for, and where the array is read-only and the
+// consumer takes capsules without versions, which cannot say so.
 nb::object dlpack_of(const exported_array &array, nb::object hold, nb::handle max_version,
                      nb::handle dl_device, nb::handle copy);
 nb::tuple dlpack_device_of(int device);

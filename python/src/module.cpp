@@ -13,6 +13,7 @@
 #include "python/src/exports.h"
 #include "python/src/memory_map.h"
 #include "python/src/page_sharing.h"
+#include "python/src/publication.h"
 #include "python/src/quota.h"
 #include "python/src/replay.h"
 #include "python/src/streams.h"
@@ -77,6 +78,7 @@ NB_MODULE(_native_of_main, m) {
   bind_vector(m);
   bind_suspend(m);
   bind_snapshot(m);
+  bind_publication(m);
   bind_torch(m);
   bind_page_sharing(m);
   bind_replay(m);

@@ -2,12 +2,12 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 
 #include "python/src/errors.h"
 #include "python/src/quota.h"
+#include "python/src/seconds.h"
 
 namespace stillmap::python {
 namespace {
@@ -16,14 +16,6 @@ constexpr std::array kinds = {reclaim_kind::cached, reclaim_kind::evictable, rec
 
 double seconds_of(std::chrono::nanoseconds t) {
   return std::chrono::duration<double>(t).count();
-}
-
-std::chrono::milliseconds milliseconds_of(double seconds) {
-  constexpr double most = 1e8;  // three years; a clock does not overflow
-  if (!(seconds >= 0)) {
-    raise_invalid("SharedQuota", "the timeout is not a number of seconds, 0 or more");
-  }
-  return std::chrono::milliseconds(static_cast<std::int64_t>(std::min(seconds, most) * 1000));
 }
 
 reclaim_kind kind_of(const std::string &name) {
@@ -327,7 +319,7 @@ void construct_quota(python_quota *self, const std::string &name, std::uint64_t 
   shared_quota_options options;
   options.limit = limit;
   options.terms = terms_of(minimum, maximum, priority);
-  options.timeout = milliseconds_of(timeout);
+  options.timeout = milliseconds_of("SharedQuota", timeout);
   new (self) python_quota(name, std::move(options), device);
 }
 

@@ -21,13 +21,6 @@ namespace {
 
 using image::manifest;
 
-std::vector<std::string> tags_of(nb::handle tags) {
-  if (PyUnicode_Check(tags.ptr())) return {bytes_of(tags)};
-  std::vector<std::string> out;
-  for (const nb::handle tag : tags) out.push_back(bytes_of(tag));
-  return out;
-}
-
 image::codec codec_of(nb::handle name) {
   if (name.is_none()) return image::codec::none;
   const auto text = nb::cast<std::string>(name);

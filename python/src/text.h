@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace stillmap::python {
 
@@ -25,6 +26,14 @@ inline std::string bytes_of(nb::handle text) {
   if (made == nullptr) throw nb::python_error();
   const nb::bytes encoded = nb::steal<nb::bytes>(made);
   return {encoded.c_str(), encoded.size()};
+}
+
+// One tag, or several.
+inline std::vector<std::string> tags_of(nb::handle tags) {
+  if (PyUnicode_Check(tags.ptr())) return {bytes_of(tags)};
+  std::vector<std::string> out;
+  for (const nb::handle tag : tags) out.push_back(bytes_of(tag));
+  return out;
 }
 
 }  // namespace stillmap::python

@@ -6,6 +6,8 @@ of another library (see stream_handle). No call waits, or calls a driver, with t
 """
 
 from ._native import (
+    AttachedMemory,
+    AttachedRange,
     BusyError,
     CachingAllocator,
     CancelledError,
@@ -18,18 +20,24 @@ from ._native import (
     MemoryMap,
     NotSupportedError,
     OutOfMemoryError,
+    PublicationClaim,
+    PublicationHolder,
     QuotaReclaimer,
     QuotaRoom,
     RECLAIM_LATER,
     Restored,
     SharedQuota,
     Timeline,
+    attach,
+    attach_or_claim,
     device_count,
     device_info,
     forget,
     last_error,
     memory_map,
     plugin_path,
+    publications,
+    publish,
     replay,
     resume,
     stats,
@@ -38,12 +46,15 @@ from ._native import (
     suspended,
     trim,
     version,
+    withdraw,
 )
 from ._progress import restore, snapshot
 from ._recording import Recording, record, timeline
 
 __version__ = version()
 __all__ = [
+    "AttachedMemory",
+    "AttachedRange",
     "BusyError",
     "CachingAllocator",
     "CancelledError",
@@ -56,6 +67,8 @@ __all__ = [
     "MemoryMap",
     "NotSupportedError",
     "OutOfMemoryError",
+    "PublicationClaim",
+    "PublicationHolder",
     "QuotaReclaimer",
     "QuotaRoom",
     "RECLAIM_LATER",
@@ -63,12 +76,16 @@ __all__ = [
     "Restored",
     "SharedQuota",
     "Timeline",
+    "attach",
+    "attach_or_claim",
     "device_count",
     "device_info",
     "forget",
     "last_error",
     "memory_map",
     "plugin_path",
+    "publications",
+    "publish",
     "record",
     "replay",
     "restore",
@@ -81,4 +98,5 @@ __all__ = [
     "timeline",
     "trim",
     "version",
+    "withdraw",
 ]

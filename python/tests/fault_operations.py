@@ -348,6 +348,53 @@ def restored(bench):
     bench.put("restored", stillmap.restore(bench.path("image.smi")))
 
 
+def holding(bench):
+    bench.put("holder", stillmap.PublicationHolder(bench.path("holder")))
+    buffer(4, 2, exportable=True)(bench)
+
+
+def claimed(bench):
+    holding(bench)
+    bench.put("claim", stillmap.attach_or_claim("model", holder=bench.holder.address))
+
+
+def published(bench):
+    holding(bench)
+    stillmap.publish("model", TAG, holder=bench.holder.address)
+
+
+def attached(bench):
+    published(bench)
+    attach(bench)
+
+
+def attach(bench, call=stillmap.attach, **options):
+    bench.put("memory", call("model", holder=bench.holder.address, relocate=True, **options))
+
+
+def make_writable(bench):
+    bench.memory.make_writable(bench.memory.ranges()[0].address + PAGE, 1)
+
+
+def add_publications(table):
+    table.add("publish", lambda b: stillmap.publish("model", TAG, holder=b.holder.address) and None, holding, vmm=True)
+    table.add("publish", lambda b: stillmap.publish("model", TAG, holder=b.holder.address, digests=False) and None,
+              holding, "without digests", vmm=True)
+    table.add("PublicationClaim.publish", publish_claimed, claimed, vmm=True)
+    table.add("attach", attach, published, vmm=True)
+    table.add("attach", lambda b: attach(b, verify=True), published, "verified", vmm=True)
+    table.add("attach_or_claim", lambda b: attach(b, stillmap.attach_or_claim), published, vmm=True)
+    table.add("AttachedMemory.make_writable", make_writable, attached, vmm=True)
+    table.add("AttachedMemory.close", lambda b: b.memory.close(), attached, vmm=True)
+
+
+def publish_claimed(bench):
+    """A claim ends also on failure."""
+    if bench.claim.closed:
+        bench.put("claim", stillmap.attach_or_claim("model", holder=bench.holder.address, wait=10))
+    bench.claim.publish(TAG)
+
+
 def add_functions(table):
     for store in ("pinned_host", "file", "discard"):
         table.add("suspend", lambda b, store=store: stillmap.suspend(TAG, store=store, directory=b.folder) and None,
@@ -371,4 +418,5 @@ def operations():
     add_heaps(table)
     add_pages(table)
     add_functions(table)
+    add_publications(table)
     return table.all

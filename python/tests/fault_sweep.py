@@ -110,6 +110,12 @@ class Bench:
                     "contents": blocks, "limit": thing.limit}
         if isinstance(thing, stillmap.Restored):
             return "closed" if thing.closed else [block["nbytes"] for block in thing.blocks]
+        if isinstance(thing, stillmap.PublicationClaim):
+            return "claim"  # it ends also on failure
+        if isinstance(thing, stillmap.PublicationHolder):
+            return [[each[key] for key in ("name", "generation", "newest", "nbytes")] for each in thing.publications()]
+        if isinstance(thing, stillmap.AttachedMemory):
+            return self.observe_attached(thing)
         try:
             seen = {"nbytes": thing.nbytes, "capacity": thing.capacity,
                     "moved": thing.address != self.homes[name]}
@@ -122,6 +128,13 @@ class Bench:
         return {**seen, "reserved": thing.reserved, "mapped": thing.stats()["mapped_bytes"],
                 "contents": digest_of(thing.copy_to_host)}
 
+    def observe_attached(self, thing):
+        try:
+            ranges = [(each.address, each.nbytes) for each in thing.ranges()]
+        except stillmap.InvalidArgumentError:
+            return "closed"
+        return [thing.shared_bytes, thing.private_bytes,
+                *(digest_of(lambda at=at, nbytes=nbytes: driver().read(at, nbytes)) for at, nbytes in ranges)]
 
     def contents_of(self, at):
         try:

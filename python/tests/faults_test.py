@@ -14,10 +14,11 @@ READERS = {
     "DeviceVector": {"address", "nbytes", "capacity", "stream", "dtype", "itemsize", "tag", "device", "numpy"},
     "CachingAllocator": {"owns", "usable_size", "closed", "device", "tag", "c_param", "c_free", "c_functions"},
     "Restored": {"blocks", "notes", "closed"},
+    "AttachedMemory": {"name", "generation", "metadata", "id", "device", "shared_bytes", "private_bytes", "ranges"},
 }
 # Functions that change nothing on a device, or are made of the others.
 OTHERS = {"version", "device_count", "memory_map", "stream_handle", "plugin_path", "last_error", "suspended", "record",
-          "timeline", "replay"}
+          "timeline", "replay", "publications", "withdraw"}
 
 
 @unittest.skipUnless(device()["hostcuda"], "needs a driver that can be told to fail")
