@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import unittest
+import uuid
 import weakref
 
 import stillmap
@@ -337,7 +338,7 @@ class Processes(PublicationTestCase):
 @unittest.skipUnless(device()["posix_fd_export"], "pages cannot be exported")
 class OneDevice(TestCase):
     def test_the_device_has_the_memory_once(self):
-        settings = [os.environ.get("HOSTCUDA", ""), "memory=1G", "machine=publication-%d" % os.getpid()]
+        settings = [os.environ.get("HOSTCUDA", ""), "memory=1G", "machine=publication-%s" % uuid.uuid4().hex]
         self.assertEqual(self.run_python("import publication_test, sys; publication_test.share_memory(sys.argv[1])",
                                          self.path("holder"), timeout=120, HOSTCUDA=",".join(filter(None, settings))),
                          "once\n")

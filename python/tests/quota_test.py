@@ -9,6 +9,7 @@ import textwrap
 import threading
 import time
 import unittest
+import uuid
 import weakref
 
 import stillmap
@@ -593,7 +594,7 @@ class OneDevice(TestCase):
     """hostcuda's device as that of several processes, in processes beside this one."""
 
     def run_on_one_machine(self, share):
-        settings = [os.environ.get("HOSTCUDA", ""), "memory=1G", "machine=python-%d" % os.getpid()]
+        settings = [os.environ.get("HOSTCUDA", ""), "memory=1G", "machine=python-%s" % uuid.uuid4().hex]
         return self.run_python("import quota_test, sys; quota_test.share_device(sys.argv[1])", share, timeout=120,
                                HOSTCUDA=",".join(filter(None, settings)))
 

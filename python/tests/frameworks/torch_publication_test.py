@@ -3,6 +3,7 @@
 import json
 import os
 import unittest
+import uuid
 
 from processes import TENSORS, TestCase, needs
 
@@ -337,7 +338,7 @@ class Publication(TestCase):
     def test_each_case(self):
         with open(self.path("cases"), "w") as f:
             json.dump(CASES, f)
-        settings = [os.environ.get("HOSTCUDA", ""), "memory=256M", "machine=torch-publication-%d" % os.getpid()]
+        settings = [os.environ.get("HOSTCUDA", ""), "memory=256M", "machine=torch-publication-%s" % uuid.uuid4().hex]
         said = self.program("""
 with open(os.path.join(sys.argv[1], "cases")) as f:
     cases = json.load(f)
