@@ -198,16 +198,21 @@ TEST_F(holder_test, a_forked_child_has_no_holder) {
   ASSERT_DONE(publish_tag("model", "one"));
   auto read = attach_elsewhere();
   ASSERT_DONE(read);
-  int over[2];
+  int over[2], begun[2];
   ASSERT_EQ(::pipe(over), 0);
+  ASSERT_EQ(::pipe(begun), 0);
+  char nothing = 0;
   const pid_t child = ::fork();
   if (child == 0) {
     holder_.reset();
     ::close(over[1]);
-    char nothing;
+    (void)!::write(begun[1], &nothing, 1);
     (void)!::read(over[0], &nothing, 1);
     ::_exit(0);
   }
+  ASSERT_EQ(::read(begun[0], &nothing, 1), 1);
+  ::close(begun[0]);
+  ::close(begun[1]);
   EXPECT_TRUE(attach_elsewhere());
   holder_.reset();
   EXPECT_NO_FATAL_FAILURE(start());
