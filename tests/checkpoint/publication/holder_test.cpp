@@ -132,6 +132,7 @@ TEST_F(holder_test, readers_leave_descriptors_for_clients) {
 }
 
 TEST_F(holder_test, a_flood_of_connections_keeps_nobody_out) {
+  STILLMAP_NEEDS_HOSTCUDA();
   const growable_buffer one = exportable(1, "one", 1);
   ASSERT_DONE(publish_tag("model", "one"));
   {
