@@ -99,6 +99,8 @@ result<client_handler::lease> client_handler::attach(const attach_request &r) {
   const auto until = std::chrono::steady_clock::now() + r.wait;
   std::shared_ptr<holder_store::admission> waits;
   for (;;) {
+    // Before a claim that another client gives up as the holder ends is passed on.
+    if (stop_.stop_requested()) return make_error(errc::operation_canceled, "the holder ends");
     const std::uint64_t seen = store_.changes();
     if (lease found = store_.find(r.name, r.generation, with_.peer().pid, r.id)) {
       reached(holder_step::attach_received);
@@ -137,9 +139,7 @@ result<client_handler::lease> client_handler::attach(const attach_request &r) {
                                : "there is no such generation of the name",
                         r.generation);
     }
-    if (stop_.stop_requested() || client_is_gone()) {
-      return make_error(errc::operation_canceled, "the holder ends");
-    }
+    if (client_is_gone()) return make_error(errc::operation_canceled, "the client is gone");
     store_.wait(seen, look_interval);
   }
 }

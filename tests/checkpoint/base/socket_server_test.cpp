@@ -256,15 +256,20 @@ TEST_F(socket_server_test, nothing_is_left_of_many_clients) {
 TEST_F(socket_server_test, a_forked_child_has_none_of_its_connections) {
   socket_channel reader = reach();
   ASSERT_EQ(ask(reader, keep), answer);
-  int over[2];
+  int over[2], begun[2];
   ASSERT_EQ(::pipe(over), 0);
+  ASSERT_EQ(::pipe(begun), 0);
+  char nothing = 0;
   const pid_t child = ::fork();
   if (child == 0) {
     ::close(over[1]);
-    char nothing;
+    (void)!::write(begun[1], &nothing, 1);
     (void)!::read(over[0], &nothing, 1);
     ::_exit(0);
   }
+  ASSERT_EQ(::read(begun[0], &nothing, 1), 1);
+  ::close(begun[0]);
+  ::close(begun[1]);
   server_.reset();
   EXPECT_FALSE(reader.receive(1 << 16, 10s, {})) << "the child has a copy";
   EXPECT_NO_FATAL_FAILURE(start());

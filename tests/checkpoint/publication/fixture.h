@@ -71,7 +71,9 @@ class publication_fixture : public stillmap::testing::buffer_test {
   // Pages that can be published, with pattern(.., seed).
   growable_buffer exportable(std::size_t pages, const char *tag, unsigned seed) const {
     const auto pool = page_pool::create(dev(), {.exportable = handle_type::posix_fd});
-    auto out = growable_buffer::create(dev(), {.tag = tag, .pools = {*pool}});
+    // Not as much as the device has: each reader reserves the same.
+    auto out = growable_buffer::create(
+        dev(), {.reserve_bytes = 2 * pages * page(), .tag = tag, .pools = {*pool}});
     EXPECT_TRUE(out->resize(pages * page()));
     put(dev(), out->address(), pattern(pages * page(), seed));
     return std::move(*out);

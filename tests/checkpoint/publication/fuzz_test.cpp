@@ -201,7 +201,8 @@ TEST_F(publication_fuzz, streams_to_a_holder) {
       }
     }
     for (const held_publication &p : holder_->publications()) {
-      if (p.name == "honest") continue;
+      // A reader of one that is withdrawn may just be leaving.
+      if (p.name == "honest" || !p.newest) continue;
       (void)attach_elsewhere(p.name);
       ASSERT_TRUE(withdraw(address_, p.name));
     }

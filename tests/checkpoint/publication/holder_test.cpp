@@ -132,6 +132,7 @@ TEST_F(holder_test, readers_leave_descriptors_for_clients) {
 }
 
 TEST_F(holder_test, a_flood_of_connections_keeps_nobody_out) {
+  STILLMAP_NEEDS_HOSTCUDA();
   const growable_buffer one = exportable(1, "one", 1);
   ASSERT_DONE(publish_tag("model", "one"));
   {
@@ -198,16 +199,21 @@ TEST_F(holder_test, a_forked_child_has_no_holder) {
   ASSERT_DONE(publish_tag("model", "one"));
   auto read = attach_elsewhere();
   ASSERT_DONE(read);
-  int over[2];
+  int over[2], begun[2];
   ASSERT_EQ(::pipe(over), 0);
+  ASSERT_EQ(::pipe(begun), 0);
+  char nothing = 0;
   const pid_t child = ::fork();
   if (child == 0) {
     holder_.reset();
     ::close(over[1]);
-    char nothing;
+    (void)!::write(begun[1], &nothing, 1);
     (void)!::read(over[0], &nothing, 1);
     ::_exit(0);
   }
+  ASSERT_EQ(::read(begun[0], &nothing, 1), 1);
+  ::close(begun[0]);
+  ::close(begun[1]);
   EXPECT_TRUE(attach_elsewhere());
   holder_.reset();
   EXPECT_NO_FATAL_FAILURE(start());

@@ -311,7 +311,8 @@ TEST_F(hostile_publication_client, slow_clients_are_bounded_by_the_timeout) {
       const frame f = i == 0   ? good_publish()[0]
                       : i == 1 ? attach_frame(good_request())
                                : list_frame();
-      for (const std::byte &b : f.with_body(std::vector<std::byte>(4096)).bytes()) {
+      const frame longer = f.with_body(std::vector<std::byte>(4096));
+      for (const std::byte &b : longer.bytes()) {
         if (::send(with.fd(), &b, 1, MSG_NOSIGNAL) != 1) break;
         if (over) return;
         std::this_thread::sleep_for(20ms);
