@@ -136,6 +136,7 @@ TEST_F(references_test, a_publication_contains_no_other) {
   manifest m = weights_->published();
   ASSERT_DONE(decode_manifest(encode(m)));
   m.layout.published = checkpoint::describe(dev(), both_)->layout.published;
+  m.layout.published[0].range.begin = m.layout.blocks.back().range.end() + 64 * page();
   EXPECT_TRUE(fails_with(outcome(decode_manifest(encode(m))), errc::corrupt,
                          "publication::decode_manifest", 1, 0));
 }
