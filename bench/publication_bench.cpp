@@ -118,9 +118,6 @@ class reports {
   }
   const double since_start =
       static_cast<double>(now_ns() - std::atoll(std::getenv(begin_name))) / 1e6;
-  const std::filesystem::path report = folder / std::to_string(::getpid());
-  std::ofstream(report.string() + ".new") << watch.seconds() * 1e3 << ' ' << since_start << '\n';
-  std::filesystem::rename(report.string() + ".new", report);
   const context_guard guard(*drv, d->context());
   for (const auto &p : read->layout().places) {
     for (const device_address there : {p.at, p.at + (2_MiB - 1)}) {
@@ -128,6 +125,10 @@ class reports {
       if (!drv->copy_to_host(&seen, there, 1) || seen != written_byte) ::_exit(4);
     }
   }
+  // Reading is no part of attaching: the next reader is started after it.
+  const std::filesystem::path report = folder / std::to_string(::getpid());
+  std::ofstream(report.string() + ".new") << watch.seconds() * 1e3 << ' ' << since_start << '\n';
+  std::filesystem::rename(report.string() + ".new", report);
   while (!std::filesystem::exists(folder / "end")) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

@@ -27,6 +27,7 @@ torch_tests=(torch_test.py torch_state_test.py torch_growable_test.py torch_peak
 declare -A tests=(
   [torch]="${torch_tests[*]}" [torch_2_8]="${torch_tests[*]}"
   [torch_alone]="torch_state_test.py torch_growable_test.py torch_multiprocessing_test.py torch_publication_test.py"
+  [vllm]="vllm_test.py vllm_publication_test.py"
   [numba]="numba_test.py hostcuda/python/tests/numba_kernels_test.py"
 )
 declare -A kernels=([numba]=numba) # --kernels of hostcuda; of the others: skip
