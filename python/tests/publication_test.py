@@ -6,7 +6,6 @@ import os
 import threading
 import time
 import unittest
-import uuid
 import weakref
 
 import stillmap
@@ -338,9 +337,8 @@ class Processes(PublicationTestCase):
 @unittest.skipUnless(device()["posix_fd_export"], "pages cannot be exported")
 class OneDevice(TestCase):
     def test_the_device_has_the_memory_once(self):
-        settings = [os.environ.get("HOSTCUDA", ""), "memory=1G", "machine=publication-%s" % uuid.uuid4().hex]
         self.assertEqual(self.run_python("import publication_test, sys; publication_test.share_memory(sys.argv[1])",
-                                         self.path("holder"), timeout=120, HOSTCUDA=",".join(filter(None, settings))),
+                                         self.path("holder"), timeout=120, HOSTCUDA=self.one_machine("memory=1G")),
                          "once\n")
 
 

@@ -9,7 +9,6 @@ import textwrap
 import threading
 import time
 import unittest
-import uuid
 import weakref
 
 import stillmap
@@ -594,9 +593,8 @@ class OneDevice(TestCase):
     """hostcuda's device as that of several processes, in processes beside this one."""
 
     def run_on_one_machine(self, share):
-        settings = [os.environ.get("HOSTCUDA", ""), "memory=1G", "machine=python-%s" % uuid.uuid4().hex]
         return self.run_python("import quota_test, sys; quota_test.share_device(sys.argv[1])", share, timeout=120,
-                               HOSTCUDA=",".join(filter(None, settings)))
+                               HOSTCUDA=self.one_machine("memory=1G"))
 
     def test_memory_that_a_process_keeps_is_not_there_for_another(self):
         self.assertEqual(self.run_on_one_machine(""), "refused\n")

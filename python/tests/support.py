@@ -8,6 +8,7 @@ import sys
 import tempfile
 import textwrap
 import unittest
+import uuid
 
 import stillmap
 
@@ -46,6 +47,14 @@ class TestCase(unittest.TestCase):
             call(*arguments, **options)
         self.assertIn(text, str(raised.exception))
         return raised.exception
+
+    def one_machine(self, *settings):
+        """HOSTCUDA for processes that have one simulated machine together: the same one in all of a test."""
+        if not hasattr(self, "_machine"):
+            self._machine = "python-" + uuid.uuid4().hex
+            left = "/dev/shm/hostcuda.%d.%s" % (os.getuid(), self._machine)
+            self.addCleanup(lambda: os.path.exists(left) and os.unlink(left))
+        return ",".join(filter(None, [os.environ.get("HOSTCUDA", ""), *settings, "machine=" + self._machine]))
 
     def run_python(self, code, *arguments, expect=0, timeout=60, quiet=True, cwd=None, **environment):
         """Runs code in a new process; returns its output. Fails if it says more than it should (quiet)."""

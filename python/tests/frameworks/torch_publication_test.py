@@ -3,7 +3,6 @@
 import json
 import os
 import unittest
-import uuid
 
 from processes import TENSORS, TestCase, needs
 
@@ -338,14 +337,13 @@ class Publication(TestCase):
     def test_each_case(self):
         with open(self.path("cases"), "w") as f:
             json.dump(CASES, f)
-        settings = [os.environ.get("HOSTCUDA", ""), "memory=256M", "machine=torch-publication-%s" % uuid.uuid4().hex]
         said = self.program("""
 with open(os.path.join(sys.argv[1], "cases")) as f:
     cases = json.load(f)
 for name, code in cases.items():
     began = time.monotonic()
     print("case:", name, "failed" if run(name, code) else "passed", "%.1f s" % (time.monotonic() - began), flush=True)
-""", self.folder, quiet=False, HOSTCUDA=",".join(filter(None, settings)))
+""", self.folder, quiet=False, HOSTCUDA=self.one_machine("memory=256M"))
         print(said)
         for name in CASES:
             with self.subTest(name):

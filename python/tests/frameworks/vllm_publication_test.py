@@ -44,7 +44,7 @@ print(json.dumps({n: digest(t) for n, t in made.items()}))
 """
 
 ENGINE = DIGEST + """
-import os
+import os, time
 import stillmap, stillmap.torch, stillmap.vllm
 stillmap.vllm.register(); stillmap.vllm.register()
 from vllm import LLM
@@ -55,6 +55,14 @@ def load_weights(self, *arguments, **named):
     loads.append(1)
     return original(self, *arguments, **named)
 default_loader.DefaultModelLoader.load_weights = load_weights
+from stillmap.vllm import loader
+load_model = loader.StillmapLoader.load_model
+def timed(self, *arguments, **named):
+    began = time.monotonic()
+    model = load_model(self, *arguments, **named)
+    print("note: the model was there after %.2f s" % (time.monotonic() - began), flush=True)
+    return model
+loader.StillmapLoader.load_model = timed
 def engine(**options):
     return LLM(sys.argv[1], load_format="stillmap", model_loader_extra_config=options, skip_tokenizer_init=True,
                enforce_eager=True, kv_cache_memory_bytes=64 << 20, max_model_len=256, max_num_seqs=4,
@@ -88,10 +96,10 @@ class LoadFormat(TestCase):
         self.addCleanup(self.holder.close)
 
     def engine(self, code):
-        settings = [os.environ.get("HOSTCUDA", ""), "machine=vllm-publication-%d" % os.getpid()]
         said = self.program(code, self.model, timeout=900, quiet=False, VLLM_NO_USAGE_STATS="1",
                             VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1",
-                            STILLMAP_HOLDER=self.holder.address, HOSTCUDA=",".join(filter(None, settings)))
+                            STILLMAP_HOLDER=self.holder.address, HOSTCUDA=self.one_machine())
+        print(*(line for line in said.splitlines() if line.startswith("note:")), sep="\n")
         told = [line[5:] for line in said.splitlines() if line.startswith("told:")]
         return json.loads(told[-1]) if told else None
 
