@@ -63,6 +63,10 @@ TEST_F(published_commands, a_holder_says_what_would_be_lost) {
   ::kill(processes_.at("holder"), SIGTERM);
   once("holder.err", "has no readers and would be lost");
   EXPECT_TRUE(attach());
+  // The holder notices the end of that reader by itself.
+  while (!publication::list(holder_)->front().readers.empty()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
   ::kill(processes_.at("holder"), SIGTERM);
   EXPECT_EQ(ended("holder"), 1);
   once("holder.err", "(model), unless its publisher still has it");
