@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "stillmap/checkpoint/publication/attached_memory.h"
+#include "stillmap/vmm/growable_buffer.h"
 #include "tests/support/unique_name.h"
 #include "tests/tool/task_test.h"
 
@@ -55,6 +56,27 @@ TEST_F(published_commands, show_and_withdraw_what_a_holder_keeps) {
   expect(run("task published " + holder_), 0, {"(superseded, or withdrawn)"});
   expect_failure("task withdraw " + holder_ + " model", 2, "nothing is published under this name");
   EXPECT_FALSE(attach());
+}
+
+// A task that has attached memory: it is freed by nobody's suspension, and a snapshot refers to it.
+TEST_F(published_commands, leave_attached_memory_to_its_holder) {
+  start_holder("--json");
+  {
+    const auto pool =
+        page_pool::create(dev(), {.exportable = handle_type::posix_fd, .keep_free = 0});
+    auto buffer = growable_buffer::create(dev(), {.tag = "model", .pools = {*pool}});
+    ASSERT_TRUE(buffer && buffer->resize(2 * page()));
+    ASSERT_TRUE(publication::publish(dev(), holder_, "model", std::vector<std::string>{"model"}));
+  }
+  const auto read = attach();
+  ASSERT_TRUE(read) << read.error().message();
+  expect(run("task suspend " + where_ + " --all"), 0, {"all tags suspended"});
+  EXPECT_EQ(dev().space().mappings(read->tagged("model")[0]).size(), 2u);
+  EXPECT_EQ(run("task resume " + where_ + " --all").status, 0);
+  const std::string image = file("all.smi");
+  EXPECT_EQ(run("task snapshot " + where_ + " --all -o " + image).status, 0);
+  stop_task();
+  expect(run("image restore " + image), 0, {"published, ", "model: attach model from a holder"});
 }
 
 TEST_F(published_commands, a_holder_says_what_would_be_lost) {
