@@ -29,9 +29,8 @@ class describer {
       if (tag == tags_.end()) continue;
       seen[static_cast<std::size_t>(tag - tags_.begin())] = true;
       STILLMAP_RETURN_IF_ERROR(device_.space().collect_range(b.range));
-      auto reference = published_ == published_memory_is::referred_to
-                           ? published_blocks::find(device_, b.range.begin)
-                           : std::nullopt;
+      auto reference = published_ == published_memory_is::referred_to ? find_published(device_, b)
+                                                                      : std::nullopt;
       STILLMAP_RETURN_IF_ERROR(reference ? refer_to(std::move(*reference)) : add(b));
     }
     if (const auto missing = std::find(seen.begin(), seen.end(), false); missing != seen.end()) {

@@ -49,6 +49,19 @@ image::sha256 manifest::id() const {
   return digests.empty() ? image::sha256() : image::sha256_of(encode(*this));
 }
 
+std::vector<checkpoint::published_reference> references_to(const manifest &m,
+                                                           const checkpoint::memory_layout &l) {
+  std::vector<checkpoint::published_reference> out;
+  const image::sha256 id = m.id();
+  if (id.is_zero()) return out;
+  for (std::uint32_t i = 0; i < l.blocks.size(); ++i) {
+    checkpoint::published_reference &r = out.emplace_back();
+    r = {l.blocks[i].range, l.blocks[i].tag, m.name, {}, i};
+    r.id.bytes = id.bytes;
+  }
+  return out;
+}
+
 status check_name(const std::string &name) {
   const operation_scope scope("publication::check_name");
   if (name.empty()) return make_error(errc::invalid_argument, "the name is empty");

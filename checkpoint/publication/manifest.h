@@ -33,6 +33,10 @@ struct manifest {
   image::sha256 id() const;
 };
 
+// How checkpoints refer to its blocks, which are mapped as `l` says. None without digests: there is no id then.
+std::vector<checkpoint::published_reference> references_to(const manifest &m,
+                                                           const checkpoint::memory_layout &l);
+
 // Errors: invalid_argument (empty, too long: limit; or a control character in it).
 status check_name(const std::string &name);
 

@@ -169,8 +169,8 @@ result<suspended_tag> executor::suspend(const suspend_request &r, std::stop_toke
   if (r.all) {
     std::set<std::string> mapped;
     for (const block_record &b : device_.space().blocks()) {
-      // What another process published is freed by nobody's suspension.
-      const bool is_own = !checkpoint::published_blocks::find(device_, b.range.begin);
+      // What is published is freed by nobody's suspension: a holder keeps it.
+      const bool is_own = !checkpoint::find_published(device_, b);
       if (b.mapped_bytes != 0 && is_own) mapped.insert(b.tag);
     }
     std::erase_if(tags, [&](const std::string &tag) { return !mapped.contains(tag); });

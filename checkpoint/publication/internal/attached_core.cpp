@@ -92,7 +92,6 @@ status attached_core::make_writable(virtual_range range, stream_ref stream) {
 }
 
 status attached_core::release(const fence &idle) {
-  registered_ = {};
   const status released = memory_.release(idle);
   private_bytes_ = 0;
   lease_.reset();

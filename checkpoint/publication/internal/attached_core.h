@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "stillmap/checkpoint/common/page_transfer.h"
-#include "stillmap/checkpoint/common/published_blocks.h"
 #include "stillmap/checkpoint/common/restored_memory.h"
 #include "stillmap/checkpoint/publication/manifest.h"
 
@@ -14,14 +13,12 @@ namespace stillmap::publication {
 class attached_core {
  public:
   attached_core(checkpoint::socket_channel lease, std::uint64_t generation, manifest m,
-                checkpoint::page_importer pages, checkpoint::restored_memory memory,
-                checkpoint::published_blocks registered)
+                checkpoint::page_importer pages, checkpoint::restored_memory memory)
       : lease_(std::move(lease)),
         generation_(generation),
         manifest_(std::move(m)),
         pages_(std::move(pages)),
-        memory_(std::move(memory)),
-        registered_(std::move(registered)) {}
+        memory_(std::move(memory)) {}
 
   std::uint64_t generation() const { return generation_; }
   const manifest &published() const { return manifest_; }
@@ -45,7 +42,6 @@ class attached_core {
   const manifest manifest_;
   checkpoint::page_importer pages_;  // its pools create the copies; no page is kept
   checkpoint::restored_memory memory_;
-  checkpoint::published_blocks registered_;
   std::vector<bool> private_;  // by page of the layout; empty: none
   std::size_t private_bytes_ = 0;
 };

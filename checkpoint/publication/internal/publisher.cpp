@@ -6,6 +6,7 @@
 
 #include "stillmap/checkpoint/base/error_wire.h"
 #include "stillmap/checkpoint/common/page_transfer.h"
+#include "stillmap/checkpoint/common/published_blocks.h"
 #include "stillmap/checkpoint/common/wait_idle.h"
 #include "stillmap/checkpoint/publication/internal/contents_digests.h"
 #include "stillmap/vmm/base/host_memory.h"
@@ -23,7 +24,7 @@ status publisher::describe(const std::string &name, std::span<const std::string>
   STILLMAP_ASSIGN_OR_RETURN(checkpoint::described_memory memory,
                             checkpoint::describe(device_, tags));
   if (!memory.layout.published.empty()) {
-    return make_error(errc::not_supported, "another process has published the memory",
+    return make_error(errc::not_supported, "the memory is published already",
                       memory.layout.published.front().range.begin.value(), 0, error_unit::address);
   }
   STILLMAP_RETURN_IF_ERROR(checkpoint::check_exportable(memory.layout));
@@ -87,6 +88,9 @@ status publisher::send_all(message_stream &to) {
   reached(step::sealed);
   if (options_.digests) STILLMAP_RETURN_IF_ERROR(compute_digests(device_, manifest_));
   id_ = manifest_.id();
+  // Has no effect while no other process has the pages.
+  STILLMAP_RETURN_IF_ERROR(
+      checkpoint::register_published(device_, references_to(manifest_, manifest_.layout)));
   const std::vector<std::byte> body = encode_publish(manifest_);
   if (body.size() > max_manifest_bytes) {
     return make_error(errc::not_supported, "the memory has too many mappings for one manifest",

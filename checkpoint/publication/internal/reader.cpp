@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "stillmap/checkpoint/common/published_blocks.h"
 #include "stillmap/checkpoint/publication/internal/attached_core.h"
 #include "stillmap/checkpoint/publication/internal/connect.h"
 #include "stillmap/checkpoint/publication/internal/contents_digests.h"
@@ -77,25 +78,11 @@ result<attached_memory> reader::map(checkpoint::socket_channel &with, message_st
   reached(step::pages_received);
   STILLMAP_RETURN_IF_ERROR(memory.map(importer.take()));
   if (options_.verify) STILLMAP_RETURN_IF_ERROR(check_digests(device_, m, memory.layout()));
-  STILLMAP_ASSIGN_OR_RETURN(auto registered, register_blocks(m, memory.layout()));
+  STILLMAP_RETURN_IF_ERROR(
+      checkpoint::register_published(device_, references_to(m, memory.layout())));
   reached(step::mapped);
-  return attached_memory(std::make_unique<attached_core>(std::move(with), reply.generation,
-                                                         std::move(m), std::move(importer),
-                                                         std::move(memory), std::move(registered)));
-}
-
-// Without digests there is no id to refer to it by.
-result<checkpoint::published_blocks> reader::register_blocks(
-    const manifest &m, const checkpoint::memory_layout &l) const {
-  const image::sha256 id = m.id();
-  if (id.is_zero()) return checkpoint::published_blocks();
-  std::vector<checkpoint::published_reference> blocks;
-  for (std::uint32_t i = 0; i < l.blocks.size(); ++i) {
-    checkpoint::published_reference &b = blocks.emplace_back();
-    b = {l.blocks[i].range, l.blocks[i].tag, m.name, {}, i};
-    b.id.bytes = id.bytes;
-  }
-  return checkpoint::published_blocks::add(device_, std::move(blocks));
+  return attached_memory(std::make_unique<attached_core>(
+      std::move(with), reply.generation, std::move(m), std::move(importer), std::move(memory)));
 }
 
 }  // namespace stillmap::publication

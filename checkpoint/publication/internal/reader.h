@@ -4,7 +4,6 @@
 #include <string>
 #include <variant>
 
-#include "stillmap/checkpoint/common/published_blocks.h"
 #include "stillmap/checkpoint/publication/attached_memory.h"
 #include "stillmap/checkpoint/publication/internal/messages.h"
 
@@ -23,8 +22,6 @@ class reader {
   // Takes the channel, which becomes the lease, once everything is mapped.
   result<attached_memory> map(checkpoint::socket_channel &with, message_stream &messages,
                               attached_reply reply);
-  result<checkpoint::published_blocks> register_blocks(const manifest &m,
-                                                       const checkpoint::memory_layout &l) const;
   void reached(step s) const {
     if (options_.on_step) options_.on_step(s);
   }

@@ -132,6 +132,38 @@ TEST_F(references_test, a_layout_carries_the_references_to_a_receiver) {
   EXPECT_TRUE(fails_with(check(wrong, page()), errc::corrupt, "checkpoint::check"));
 }
 
+// Its publisher refers to it as its readers do, from the commit on.
+TEST_F(references_test, a_publisher_refers_to_its_own_memory) {
+  const growable_buffer mine = exportable(1, "mine", 3);
+  std::stop_source stop;
+  publish_options options;
+  options.cancel = stop.get_token();
+  options.on_step = [&](step s) {
+    if (s == step::pages_sent) stop.request_stop();
+  };
+  EXPECT_FALSE(publish_tag("mine", "mine", options));
+  const std::vector<std::string> tags{"mine"};
+  EXPECT_TRUE(checkpoint::describe(dev(), tags)->layout.published.empty());
+  const auto published = publish_tag("mine", "mine");
+  ASSERT_DONE(published);
+  const auto described = checkpoint::describe(dev(), tags);
+  ASSERT_DONE(described);
+  EXPECT_TRUE(described->layout.blocks.empty());
+  ASSERT_EQ(described->layout.published.size(), 1U);
+  EXPECT_EQ(described->layout.published[0].name, "mine");
+  EXPECT_EQ(described->layout.published[0].id.bytes, published->id.bytes);
+}
+
+// A block that has nothing but copies is this process's own.
+TEST_F(references_test, memory_that_was_copied_as_a_whole_is_no_reference) {
+  const stream s = make_stream();
+  ASSERT_DONE(weights_->make_writable(at_, s));
+  const auto described = checkpoint::describe(dev(), std::vector<std::string>{"weights"});
+  ASSERT_DONE(described);
+  EXPECT_TRUE(described->layout.published.empty());
+  EXPECT_EQ(described->layout.pages.size(), 3U);
+}
+
 TEST_F(references_test, a_publication_contains_no_other) {
   manifest m = weights_->published();
   ASSERT_DONE(decode_manifest(encode(m)));
