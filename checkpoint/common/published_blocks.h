@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "stillmap/checkpoint/common/published_reference.h"
+#include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/device.h"
 
 namespace stillmap::checkpoint {

@@ -1,7 +1,6 @@
 #include "stillmap/checkpoint/publication/internal/attached_core.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "stillmap/checkpoint/common/staging_mapping.h"
 #include "stillmap/checkpoint/common/wait_idle.h"

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "stillmap/checkpoint/base/socket_channel.h"
 #include "stillmap/checkpoint/common/page_transfer.h"
 #include "stillmap/checkpoint/common/restored_memory.h"
 #include "stillmap/checkpoint/publication/manifest.h"
