@@ -74,7 +74,7 @@ def publish(name: str, state_dict: Mapping[str, Any], *, holder: Any = None, rep
 
     return publish_by(operation, name, state_dict, address, send,
                       replace=_given(state_dict) if replace else {}, device=device,
-                    digests=digests, page_size=page_size)
+                      digests=digests, page_size=page_size)
 
 
 def attach(name: str, *, holder: Any = None, device: Any = None, wait: float = 0.0, generation: int = 0,
@@ -93,7 +93,7 @@ def attach(name: str, *, holder: Any = None, device: Any = None, wait: float = 0
     refuse_capture(operation)
     torch.cuda.init()
     return state_of(operation, stillmap.attach(name, holder=address, device=index, wait=wait, generation=generation,
-                                                relocate=relocate, verify=verify))
+                                               relocate=relocate, verify=verify))
 
 
 def attach_or_load(name: str, load: Callable[[], Mapping[str, Any]], *, holder: Any = None, device: Any = None,
@@ -117,8 +117,7 @@ def attach_or_load(name: str, load: Callable[[], Mapping[str, Any]], *, holder: 
     with found:
         loaded = load()
         return publish_by(operation, name, loaded, address, found.publish, replace=_given(loaded), device=index,
-                          digests=digests,
-                        page_size=page_size)
+                          digests=digests, page_size=page_size)
 
 
 def make_writable(tensor: torch.Tensor) -> torch.Tensor:
