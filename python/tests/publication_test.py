@@ -273,7 +273,9 @@ class Interface(PublicationTestCase):
 
     def test_control_c_ends_a_wait(self):
         self.run_python("""
-            import _thread, stillmap, sys, threading, time
+            import _thread, signal, stillmap, sys, threading, time
+            # A process that a script starts in the background ignores the signal.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             threading.Timer(0.3, _thread.interrupt_main).start()
             begun = time.monotonic()
             try:
