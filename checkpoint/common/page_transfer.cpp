@@ -1,5 +1,7 @@
 #include "stillmap/checkpoint/common/page_transfer.h"
 
+#include <algorithm>
+
 #include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/context.h"
@@ -17,16 +19,23 @@ status check_exportable(const memory_layout &l) {
   return {};
 }
 
-result<std::vector<owned_fd>> export_pages(const device &d, std::span<const page_ptr> pages) {
-  std::vector<owned_fd> out;
-  out.reserve(pages.size());
-  const context_guard guard(d.driver(), d.context());
-  STILLMAP_RETURN_IF_ERROR(guard.entered());
-  for (const page_ptr &p : pages) {
-    STILLMAP_ASSIGN_OR_RETURN(const int fd, d.driver().export_fd(p->handle()));
-    out.push_back(owned_fd(fd));
+status export_pages(const device &d, std::span<const page_ptr> pages, std::size_t batch,
+                    const std::function<status(std::span<const int>)> &send) {
+  for (std::size_t i = 0; i < pages.size(); i += batch) {
+    std::vector<owned_fd> exports;
+    std::vector<int> fds;
+    {
+      const context_guard guard(d.driver(), d.context());
+      STILLMAP_RETURN_IF_ERROR(guard.entered());
+      for (const page_ptr &p : pages.subspan(i, std::min(batch, pages.size() - i))) {
+        STILLMAP_ASSIGN_OR_RETURN(const int fd, d.driver().export_fd(p->handle()));
+        exports.push_back(owned_fd(fd));
+        fds.push_back(fd);
+      }
+    }
+    STILLMAP_RETURN_IF_ERROR(send(fds));
   }
-  return out;
+  return {};
 }
 
 status page_importer::import(const memory_layout &l, std::span<const owned_fd> fds) {

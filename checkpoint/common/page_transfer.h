@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -18,9 +19,11 @@ namespace stillmap::checkpoint {
 // Errors: not_supported (a page was not created exportable as a file descriptor: value = its address).
 status check_exportable(const memory_layout &l);
 
-// A descriptor for each page, in their order.
-// Errors: the driver's, the system's. Cost: one export a page, and the context switch.
-result<std::vector<owned_fd>> export_pages(const device &d, std::span<const page_ptr> pages);
+// Exports pages in their order and calls send(descriptors) for at most `batch` of them at a time, which limits
+// the number of open descriptors: those of a batch are closed before the next.
+// Errors: the driver's, those of `send`. Cost: one export a page, and the context switch for each batch.
+status export_pages(const device &d, std::span<const page_ptr> pages, std::size_t batch,
+                    const std::function<status(std::span<const int>)> &send);
 
 // Imports the pages of a layout, in its order, and adopts them in pools of their kinds.
 // Threads: externally synchronised.

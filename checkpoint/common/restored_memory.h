@@ -51,6 +51,7 @@ class restored_memory {
   status map(const std::vector<page_ptr> &pages);
 
   const stillmap::device &device() const { return device_; }
+  // Of blocks that were reserved elsewhere the order is the original one, not that of the addresses.
   const memory_layout &layout() const { return layout_; }
   // Whole blocks of this tag, in address order.
   std::vector<virtual_range> tagged(std::string_view tag) const { return layout_.tagged(tag); }

@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <array>
-
 #include "stillmap/checkpoint/common/page_transfer.h"
 #include "stillmap/checkpoint/common/tag_lease.h"
 #include "stillmap/checkpoint/common/wait_idle.h"
@@ -47,7 +44,9 @@ class sender {
     const int fd = word.fd();
     STILLMAP_RETURN_IF_ERROR(session_.send(kind::layout, layout, {&fd, 1}));
     session_.reached(step::layout_sent);
-    STILLMAP_RETURN_IF_ERROR(send_pages());
+    STILLMAP_RETURN_IF_ERROR(checkpoint::export_pages(
+        device_, memory_.pages, connection::max_fds,
+        [&](std::span<const int> fds) { return session_.send(kind::pages, {}, fds); }));
     session_.reached(step::pages_sent);
     STILLMAP_ASSIGN_OR_RETURN(checkpoint::socket_message ready,
                               session_.receive(kind::ready, 0, 0, 1));
@@ -55,21 +54,6 @@ class sender {
       receiver_pidfd_ = fork_closed_fd::adopt(ready.fds.front().release());
     }
     session_.reached(step::ready_received);
-    return {};
-  }
-
-  // In batches, which limits the number of open descriptors.
-  status send_pages() {
-    const std::span<const page_ptr> pages(memory_.pages);
-    for (std::size_t i = 0; i < pages.size(); i += connection::max_fds) {
-      const std::size_t n = std::min(connection::max_fds, pages.size() - i);
-      STILLMAP_ASSIGN_OR_RETURN(const std::vector<owned_fd> exports,
-                                checkpoint::export_pages(device_, pages.subspan(i, n)));
-      std::array<int, connection::max_fds> fds;
-      std::transform(exports.begin(), exports.end(), fds.begin(),
-                     [](const owned_fd &fd) { return fd.get(); });
-      STILLMAP_RETURN_IF_ERROR(session_.send(kind::pages, {}, std::span(fds).first(n)));
-    }
     return {};
   }
 

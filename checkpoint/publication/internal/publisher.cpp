@@ -1,6 +1,5 @@
 #include "stillmap/checkpoint/publication/internal/publisher.h"
 
-#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -98,27 +97,15 @@ status publisher::send_all(message_stream &to) {
   }
   STILLMAP_RETURN_IF_ERROR(to.send(kind::publish, body));
   reached(step::manifest_sent);
-  STILLMAP_RETURN_IF_ERROR(send_pages(to));
+  STILLMAP_RETURN_IF_ERROR(
+      checkpoint::export_pages(device_, pages_, checkpoint::socket_channel::max_fds,
+                               [&](std::span<const int> fds) { return to.send_pages(fds); }));
   reached(step::pages_sent);
   STILLMAP_RETURN_IF_ERROR(to.receive(kind::ready, 0));
   if (options_.cancel.stop_requested()) {
     return make_error(errc::operation_canceled, "stop requested");
   }
   return to.send(kind::commit);
-}
-
-// In batches, which limits the number of open descriptors.
-status publisher::send_pages(message_stream &to) {
-  const std::span<const page_ptr> pages(pages_);
-  for (std::size_t i = 0; i < pages.size(); i += checkpoint::socket_channel::max_fds) {
-    const std::size_t n = std::min(checkpoint::socket_channel::max_fds, pages.size() - i);
-    STILLMAP_ASSIGN_OR_RETURN(const std::vector<owned_fd> exports,
-                              checkpoint::export_pages(device_, pages.subspan(i, n)));
-    std::vector<int> fds;
-    for (const owned_fd &fd : exports) fds.push_back(fd.get());
-    STILLMAP_RETURN_IF_ERROR(to.send_pages(fds));
-  }
-  return {};
 }
 
 std::vector<publisher::access_run> publisher::access_runs() const {

@@ -33,7 +33,6 @@ class publisher {
   status send_all(message_stream &to);
   // Learns what the holder did after the commit.
   result<published_memory> confirm(checkpoint::socket_channel &to);
-  status send_pages(message_stream &to);
   void reached(step s) const {
     if (options_.on_step) options_.on_step(s);
   }
