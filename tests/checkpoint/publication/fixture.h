@@ -68,13 +68,17 @@ class publication_fixture : public stillmap::testing::buffer_test {
                                        const publish_options &options = {}) const {
     return publish(dev(), address_, name, std::vector<std::string>{tag}, options);
   }
-  // Pages that can be published, with pattern(.., seed).
-  growable_buffer exportable(std::size_t pages, const char *tag, unsigned seed) const {
+  // Pages that can be published, with pattern(.., seed). `at`: an address that stays free, for what comes back to it.
+  growable_buffer exportable(std::size_t pages, const char *tag, unsigned seed,
+                             std::uint64_t at = 0) const {
     const auto pool = page_pool::create(dev(), {.exportable = handle_type::posix_fd});
     // Not as much as the device has: each reader reserves the same.
-    auto out = growable_buffer::create(
-        dev(), {.reserve_bytes = 2 * pages * page(), .tag = tag, .pools = {*pool}});
+    auto out = growable_buffer::create(dev(), {.reserve_bytes = 2 * pages * page(),
+                                               .tag = tag,
+                                               .hint = device_address(at),
+                                               .pools = {*pool}});
     EXPECT_TRUE(out->resize(pages * page()));
+    EXPECT_TRUE(at == 0 || out->address() == device_address(at));
     put(dev(), out->address(), pattern(pages * page(), seed));
     return std::move(*out);
   }

@@ -23,20 +23,6 @@ class handoff_references : public publication_fixture {
     restart_as(("profile=h200,machine=" + machine_).c_str());
   }
   static std::string socket_of(const std::string &holder) { return holder + "-handoff"; }
-  growable_buffer at(std::uint64_t address, std::size_t pages, const char *tag,
-                     unsigned seed) const {
-    const auto pool =
-        page_pool::create(dev(), {.exportable = handle_type::posix_fd, .keep_free = 0});
-    auto out = growable_buffer::create(dev(), {.reserve_bytes = pages * page(),
-                                               .tag = tag,
-                                               .hint = device_address(address),
-                                               .pools = {*pool}});
-    EXPECT_TRUE(out->resize(pages * page()));
-    EXPECT_EQ(out->address(), device_address(address));
-    put(dev(), out->address(), pattern(pages * page(), seed));
-    return std::move(*out);
-  }
-
   [[noreturn]] void run_receiver() const {
     auto listens = handoff::listener::create(socket_of(meeting_place()));
     if (!listens) say_and_end(listens.error().message());
@@ -61,12 +47,12 @@ class handoff_references : public publication_fixture {
 
 TEST_F(handoff_references, attached_memory_is_attached_where_the_task_goes) {
   {
-    const growable_buffer weights = at(weights_at, 3, "weights", 1);
+    const growable_buffer weights = exportable(3, "weights", 1, weights_at);
     ASSERT_DONE(publish_tag("model", "weights"));
   }
   auto weights = attach(dev(), address_, "model");
   ASSERT_DONE(weights);
-  const growable_buffer own = at(own_at, 2, "own", 2);
+  const growable_buffer own = exportable(2, "own", 2, own_at);
   peer_process receiver("receiver", address_, machine_);
   ASSERT_EQ(receiver.line(), "listens");
   auto to = handoff::connection::connect(socket_of(address_), 30s);

@@ -7,6 +7,7 @@
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
 #include "tests/checkpoint/publication/fixture.h"
+#include "tests/support/far_away.h"
 
 namespace stillmap::publication::testing {
 namespace {
@@ -22,10 +23,13 @@ class references_test : public publication_fixture {
       const growable_buffer weights = exportable(3, "weights", 1);
       ASSERT_DONE(publish_tag("model", "weights"));
     }
-    auto read = attach_elsewhere();
+    // Both come back to their addresses, which nothing else may take meanwhile.
+    attach_options options;
+    options.addresses = {device_address(weights_at)};
+    auto read = attach(dev(), address_, "model", options);
     ASSERT_DONE(read);
     weights_.emplace(std::move(*read));
-    own_.emplace(exportable(2, "own", 2));
+    own_.emplace(exportable(2, "own", 2, own_at));
     at_ = weights_->tagged("weights")[0];
   }
   void TearDown() override {
@@ -38,6 +42,8 @@ class references_test : public publication_fixture {
     own_.reset();
   }
 
+  static constexpr std::uint64_t weights_at = stillmap::testing::far_away,
+                                 own_at = stillmap::testing::far_away + 0x10'0000'0000;
   const std::vector<std::string> both_{"weights", "own"};
   const std::string path_ =
       ::testing::TempDir() + stillmap::testing::unique_name("references") + ".smi";
