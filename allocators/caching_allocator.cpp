@@ -159,6 +159,10 @@ result<std::size_t> caching_allocator::usable_size(const void *block) const {
   const operation_scope scope("caching_allocator::usable_size");
   return core_->usable_size(block);
 }
+result<virtual_range> caching_allocator::find_block(const void *address) const {
+  const operation_scope scope("caching_allocator::find_block");
+  return core_->find_block(address);
+}
 caching_allocator_stats caching_allocator::stats() const {
   return core_->stats();
 }

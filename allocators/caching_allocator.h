@@ -159,6 +159,10 @@ class caching_allocator {
   // Errors: as free.
   result<std::size_t> usable_size(const void *block) const;
 
+  // The allocated block in which an address lies: where it begins, and its size as requested, in bytes.
+  // Errors: invalid_argument (no allocated block of this allocator is there: value is the address).
+  result<virtual_range> find_block(const void *address) const;
+
   // A consistent snapshot of all arenas. Does not wait for a thread that is growing the heap; pages
   // in transit between two arenas are counted in neither. Where the host has no memory for it, the
   // list of arenas is empty.

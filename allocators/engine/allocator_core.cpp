@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "stillmap/allocators/engine/block_report.h"
 #include "stillmap/allocators/engine/chunk_source.h"
 #include "stillmap/allocators/engine/heap_report.h"
 #include "stillmap/allocators/engine/page_source.h"
@@ -325,6 +326,18 @@ result<std::size_t> allocator_core::usable_size(const void *block) const {
   }
   return make_error(errc::invalid_argument,
                     "no block begins at this address, or it was freed already", address, 0,
+                    error_unit::address);
+}
+
+result<virtual_range> allocator_core::find_block(const void *inside) const {
+  if (in_child()) return forked_error();
+  const auto address = reinterpret_cast<std::uintptr_t>(inside);
+  if (const arena *const a = heap_.addresses.at(address)) {
+    const lock_guard lock(a->lock());
+    if (const auto block = block_around(a->blocks(), address)) return *block;
+  }
+  return make_error(errc::invalid_argument,
+                    "no allocated block of this allocator is at the address", address, 0,
                     error_unit::address);
 }
 

@@ -81,6 +81,7 @@ class allocator_core {
   status begin_step(std::size_t bytes);
   void end_step() noexcept;
   result<std::size_t> usable_size(const void *block) const;
+  result<virtual_range> find_block(const void *inside) const;
   bool owns(const void *address) const {
     return heap_.addresses.at(reinterpret_cast<std::uintptr_t>(address)) != nullptr;
   }

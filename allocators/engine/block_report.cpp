@@ -35,6 +35,17 @@ block_facts facts_of_pending(const block_store &blocks, std::uint64_t address) {
   return out;
 }
 
+std::optional<virtual_range> block_around(const block_store &blocks, std::uint64_t address) {
+  const extent &around = *blocks.extents.at(address);
+  std::uint64_t begin = around.begin;
+  if (const block_ref first = blocks.find(begin); first && first.in_slab()) {
+    begin += (address - begin) / first.as_slab()->block_bytes * first.as_slab()->block_bytes;
+  }
+  const block_facts facts = facts_of(blocks, begin);
+  if (facts.usable == 0 || address - begin >= facts.requested) return std::nullopt;
+  return virtual_range{device_address(begin), facts.requested};
+}
+
 void describe(const block_store &blocks, std::vector<heap_extent> &out) {
   blocks.extents.each([&](const extent &s) {
     heap_extent whole;

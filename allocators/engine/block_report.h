@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "stillmap/allocators/engine/block_store.h"
@@ -19,6 +20,8 @@ struct block_facts {
 block_facts facts_of(const block_store &blocks, std::uint64_t address);
 // Of a block that is freed and pending, whose other streams have passed.
 block_facts facts_of_pending(const block_store &blocks, std::uint64_t address);
+// The allocated block in which an address of the arena's memory lies, in its size as requested.
+std::optional<virtual_range> block_around(const block_store &blocks, std::uint64_t address);
 // Appends each extent, or for a slab each of its blocks. May run out of host memory.
 void describe(const block_store &blocks, std::vector<heap_extent> &out);
 
