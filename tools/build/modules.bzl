@@ -1,7 +1,7 @@
 """The one list of Stillmap's libraries: a folder each, and the libraries that it may include.
 
 STILLMAP_MODULES are installed. STILLMAP_TOOL_MODULES are not: the command, the Python module, benchmarks
-and tests are linked to them.
+and tests are linked to them, or they are libraries that programs load.
 
 Bazel reads it (defs.bzl), and so do CMake with its packages and pkg-config files
 (cmake/StillmapModules.cmake), tools/check/includes.py, tools/check/format.sh and tools/check/tidy.sh.
@@ -37,4 +37,5 @@ STILLMAP_MODULES = {
 
 STILLMAP_TOOL_MODULES = {
     "bench/replay": ["allocators", "vmm", "vmm/base"],
+    "preload": ["allocators", "vmm", "vmm/base"],
 }

@@ -1,0 +1,123 @@
+#include "preload/door.h"
+
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <new>
+
+namespace stillmap::preload {
+
+constinit thread_local door::thread_calls *door::mine = nullptr;
+constinit std::atomic<bool> door::closed{false};
+constinit std::atomic<bool> door::fence_in_calls{true};
+
+namespace {
+
+constinit std::atomic<door::thread_calls *> all_threads{nullptr};
+
+// Where there is no memory for a thread's own: its calls are counted with those of others like it, by stores
+// that may be lost. The door then does not close.
+constinit door::thread_calls shared_calls;
+constinit std::atomic<bool> uncounted{false};
+
+bool barrier(int command) noexcept {
+  return ::syscall(SYS_membarrier, command, 0, 0) == 0;
+}
+
+// Gives a thread's record to a later thread.
+struct leaving_thread {
+  door::thread_calls *calls = nullptr;
+  ~leaving_thread() {
+    if (calls != nullptr) calls->taken.store(false, std::memory_order_release);
+  }
+};
+thread_local leaving_thread leaving;
+
+door::thread_calls *free_record() noexcept {
+  for (door::thread_calls *c = all_threads.load(std::memory_order_acquire); c != nullptr; c = c->next) {
+    bool expected = false;
+    if (!c->taken.load(std::memory_order_relaxed) &&
+        c->taken.compare_exchange_strong(expected, true, std::memory_order_acquire)) {
+      return c;
+    }
+  }
+  // A page of records at once, from the kernel: the program's malloc may be what calls the driver.
+  const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  void *const page = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return nullptr;
+  auto *const records = static_cast<door::thread_calls *>(page);
+  const std::size_t count = bytes / sizeof(door::thread_calls);
+  for (std::size_t i = 0; i < count; ++i) {
+    ::new (static_cast<void *>(records + i)) door::thread_calls;
+    records[i].next = i + 1 < count ? records + i + 1 : nullptr;
+  }
+  records[0].taken.store(true, std::memory_order_relaxed);
+  door::thread_calls *first = all_threads.load(std::memory_order_relaxed);
+  do {
+    records[count - 1].next = first;
+  } while (!all_threads.compare_exchange_weak(first, records, std::memory_order_release));
+  return records;
+}
+
+bool calls_under_way() noexcept {
+  for (const door::thread_calls *c = all_threads.load(std::memory_order_acquire); c != nullptr; c = c->next) {
+    if (c->under_way.load(std::memory_order_acquire) != 0) return true;
+  }
+  return uncounted.load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+door::thread_calls *door::enter_thread() noexcept {
+  mine = free_record();
+  if (mine == nullptr) {
+    uncounted.store(true, std::memory_order_release);
+    return mine = &shared_calls;
+  }
+  leaving.calls = mine;
+  return mine;
+}
+
+void door::prepare() noexcept {
+  if (barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)) fence_in_calls.store(false, std::memory_order_relaxed);
+  // In a child nobody would open it.
+  ::pthread_atfork(nullptr, nullptr, [] { closed.store(false, std::memory_order_relaxed); });
+}
+
+bool door::close(std::chrono::steady_clock::time_point deadline) noexcept {
+  closed.store(true, std::memory_order_relaxed);
+  if (fence_in_calls.load(std::memory_order_relaxed)) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  } else {
+    barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+  }
+  while (calls_under_way()) {
+    if (std::chrono::steady_clock::now() >= deadline) {
+      open();
+      return false;
+    }
+    const timespec a_moment{0, 50'000};
+    ::nanosleep(&a_moment, nullptr);
+  }
+  return true;
+}
+
+void door::open() noexcept {
+  closed.store(false, std::memory_order_release);
+  closed.notify_all();
+}
+
+void door::wait(thread_calls &calls) noexcept {
+  do {
+    calls.under_way.store(0, std::memory_order_release);
+    closed.wait(true, std::memory_order_acquire);
+    calls.under_way.store(1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  } while (closed.load(std::memory_order_relaxed));
+}
+
+}  // namespace stillmap::preload

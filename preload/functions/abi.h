@@ -1,0 +1,33 @@
+// What the calling convention of the platforms of CUDA distinguishes among the driver's parameters. A wrapper
+// with these types passes a call on as it came, whatever CUDA version declared it.
+#pragma once
+
+#include <cstdint>
+
+namespace stillmap::preload {
+
+using word = std::uint64_t;    // a pointer, a handle, a size, a device address
+using number = std::uint32_t;  // 32 bits or less: an int, an enumerator, a CUdevice
+
+struct location {  // CUmemLocation
+  number type;
+  number id;
+};
+
+struct bytes_64 {  // CUipcMemHandle, CUipcEventHandle, CUeglFrame
+  unsigned char bytes[64];
+};
+
+using driver_code = int;  // CUresult
+
+// The values of CUresult that are named here. Source: cuda.h.
+namespace code {
+inline constexpr driver_code success = 0;
+inline constexpr driver_code invalid_value = 1;
+inline constexpr driver_code out_of_memory = 2;
+inline constexpr driver_code no_device = 100;
+inline constexpr driver_code not_found = 500;
+inline constexpr driver_code not_supported = 801;
+}  // namespace code
+
+}  // namespace stillmap::preload

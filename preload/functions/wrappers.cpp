@@ -1,0 +1,23 @@
+// The functions that the library exports under the driver's names.
+#include "preload/functions/serve.h"
+
+#define STILLMAP_AND_UNPACK(...) __VA_OPT__(, ) __VA_ARGS__
+
+namespace stillmap::preload {
+
+#define STILLMAP_WRAP(symbol, name, since, stream, wait, parameters, arguments)                        \
+  extern "C" __attribute__((visibility("default"))) driver_code symbol parameters {                    \
+    const door::passage inside(waits(function::symbol));                                                      \
+    return serve(numbered<function::symbol>() STILLMAP_AND_UNPACK arguments);                          \
+  }
+STILLMAP_DRIVER_FUNCTIONS(STILLMAP_WRAP)
+#undef STILLMAP_WRAP
+
+#define STILLMAP_WRAP_NVML(symbol, parameters, arguments)                           \
+  extern "C" __attribute__((visibility("default"))) driver_code symbol parameters { \
+    return serve(numbered<function::symbol>() STILLMAP_AND_UNPACK arguments);       \
+  }
+STILLMAP_NVML_FUNCTIONS(STILLMAP_WRAP_NVML)
+#undef STILLMAP_WRAP_NVML
+
+}  // namespace stillmap::preload

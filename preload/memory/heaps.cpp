@@ -1,0 +1,78 @@
+#include "preload/memory/heaps.h"
+
+#include <atomic>
+
+#include "preload/functions/serve.h"
+#include "preload/lookup/real_driver.h"
+#include "preload/settings.h"
+#include "stillmap/vmm/base/cuda_errors.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/mutex.h"
+#include "stillmap/vmm/base/try.h"
+
+namespace stillmap::preload {
+namespace {
+
+struct device_heap {
+  std::atomic<caching_allocator *> heap{nullptr};  // never destroyed: the program may use memory to its very end
+  std::atomic<bool> impossible{false};
+};
+constinit device_heap all[64];
+constinit mutex creating;
+
+result<caching_allocator *> make(int ordinal) {
+  STILLMAP_ASSIGN_OR_RETURN(driver *const d, open_real_driver());
+  STILLMAP_ASSIGN_OR_RETURN(const device opened, device::open(*d, ordinal));
+  caching_allocator_options options;
+  options.limit = given_settings().limit;
+  options.tag = given_settings().tag;
+  options.peer_devices = opened.capabilities().peers;
+  STILLMAP_ASSIGN_OR_RETURN(auto made, caching_allocator::create(opened, std::move(options)));
+  return made.release();
+}
+
+}  // namespace
+
+caching_allocator *heaps::of_device(int ordinal) noexcept {
+  return all[ordinal].heap.load(std::memory_order_acquire);
+}
+
+caching_allocator *heaps::current() noexcept {
+  number device = 0;
+  if (pass_on<function::cuCtxGetDevice>(reinterpret_cast<word>(&device)) != code::success) return nullptr;
+  if (device >= static_cast<number>(most_devices)) return nullptr;
+  const int ordinal = static_cast<int>(device);
+  caching_allocator *const heap = of_device(ordinal);
+  return heap != nullptr ? heap : create(ordinal);
+}
+
+caching_allocator *heaps::create(int ordinal) noexcept {
+  device_heap &place = all[ordinal];
+  if (place.impossible.load(std::memory_order_relaxed)) return nullptr;
+  const lock_guard lock(creating);
+  if (caching_allocator *const made = of_device(ordinal)) return made;
+  const auto made = with_host_memory("stillmap_preload", [&] { return make(ordinal); });
+  if (!made) {
+    report_background_error(made.error());
+    place.impossible.store(true, std::memory_order_relaxed);
+    return nullptr;
+  }
+  place.heap.store(*made, std::memory_order_release);
+  return *made;
+}
+
+caching_allocator *heaps::owner(word address) noexcept {
+  caching_allocator *found = nullptr;
+  each([&](caching_allocator &heap) {
+    if (heap.owns(reinterpret_cast<const void *>(address))) found = &heap;
+  });
+  return found;
+}
+
+driver_code code_of(const error &e) noexcept {
+  if (e.code.category() == cuda_category()) return e.code.value();
+  if (e.is(errc::invalid_argument)) return code::invalid_value;
+  return code::out_of_memory;
+}
+
+}  // namespace stillmap::preload

@@ -1,0 +1,33 @@
+// One caching allocator for each device that the program allocates on.
+#pragma once
+
+#include "preload/functions/abi.h"
+#include "stillmap/allocators/caching_allocator.h"
+
+namespace stillmap::preload {
+
+class heaps {
+ public:
+  // The allocator of the current context's device; created by its first request. nullptr: there is no current
+  // context, or the device cannot be opened: the driver serves the request.
+  static caching_allocator *current() noexcept;
+  // The allocator that an address belongs to; nullptr: none.
+  static caching_allocator *owner(word address) noexcept;
+  static caching_allocator *of_device(int ordinal) noexcept;  // nullptr: it has allocated nothing yet
+  // Calls visit(heap) for each.
+  template <class Visit>
+  static void each(Visit visit) {
+    for (int i = 0; i < most_devices; ++i) {
+      if (caching_allocator *const heap = of_device(i)) visit(*heap);
+    }
+  }
+
+ private:
+  static constexpr int most_devices = 64;
+  static caching_allocator *create(int ordinal) noexcept;
+};
+
+// What the driver would have returned.
+driver_code code_of(const error &e) noexcept;
+
+}  // namespace stillmap::preload

@@ -1,0 +1,59 @@
+#include "preload/memory/pending.h"
+
+#include <atomic>
+#include <utility>
+#include <vector>
+
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/mutex.h"
+#include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/base/undying.h"
+
+namespace stillmap::preload {
+namespace {
+
+struct freed_block {
+  caching_allocator *heap;
+  void *block;
+};
+
+struct waiting_blocks {
+  stillmap::mutex mutex;  // a leaf
+  std::vector<freed_block> all STILLMAP_GUARDED_BY(mutex);
+};
+
+waiting_blocks &waiting() {
+  static undying<waiting_blocks> blocks;
+  return *blocks;
+}
+
+constinit std::atomic<bool> some{false};
+
+}  // namespace
+
+bool free_later(caching_allocator &heap, void *block) noexcept {
+  waiting_blocks &w = waiting();
+  const lock_guard lock(w.mutex);
+  return with_host_memory("stillmap_preload", [&]() -> status {
+           w.all.push_back({&heap, block});
+           some.store(true, std::memory_order_release);
+           return {};
+         }).has_value();
+}
+
+void free_pending() noexcept {
+  std::vector<freed_block> now;
+  {
+    waiting_blocks &w = waiting();
+    const lock_guard lock(w.mutex);
+    now.swap(w.all);
+    some.store(false, std::memory_order_relaxed);
+  }
+  for (const freed_block &b : now) report_if_failed(b.heap->free(b.block));
+}
+
+bool any_pending() noexcept {
+  return some.load(std::memory_order_acquire);
+}
+
+}  // namespace stillmap::preload

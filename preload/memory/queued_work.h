@@ -1,0 +1,34 @@
+// Whether work may be queued that uses memory which the program frees.
+//
+// cuMemFree of the driver waits for the work of the context, and programs rely on it. Ours waits, too, unless no
+// call that may have queued work has ended since the last wait: a program that only allocates and frees makes no
+// driver call.
+#pragma once
+
+#include <atomic>
+
+#include "preload/functions/abi.h"
+
+namespace stillmap::preload {
+
+class queued_work {
+ public:
+  // A call has ended that may have queued work.
+  static void note() noexcept {
+    if (!there_.load(std::memory_order_relaxed)) there_.store(true, std::memory_order_release);
+  }
+  // Waits for all that is queued in the current context. While a stream captures a graph, nothing can wait:
+  // `capturing`.
+  enum class outcome { done, capturing, failed };
+  static outcome wait(driver_code &code) noexcept;
+
+  // A context may have work from now on. With more than one, each wait is a call.
+  static void note_context(word context) noexcept;
+
+ private:
+  static std::atomic<bool> there_;
+  static std::atomic<bool> several_contexts_;
+  static std::atomic<word> only_context_;
+};
+
+}  // namespace stillmap::preload

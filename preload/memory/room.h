@@ -1,0 +1,18 @@
+// How much memory the program has: what the device and the limit leave.
+#pragma once
+
+#include "preload/functions/abi.h"
+#include "stillmap/allocators/caching_allocator.h"
+
+namespace stillmap::preload {
+
+struct memory_room {
+  word free;
+  word total;
+};
+
+// From what the driver says of a device. What the allocator keeps for later requests is free to the program. A null
+// heap has allocated nothing.
+memory_room room_of(caching_allocator *heap, word free, word total) noexcept;
+
+}  // namespace stillmap::preload
