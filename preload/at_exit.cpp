@@ -1,5 +1,7 @@
-// Writes what the program did, where STILLMAP_PRELOAD_STATS asks for it. A process that has not used CUDA writes
-// nothing.
+// Writes what the program did, where STILLMAP_PRELOAD_STATS asks for it. A process that has allocated no device
+// memory writes nothing.
+#include <unistd.h>
+
 #include <cstdio>
 #include <new>
 
@@ -10,12 +12,20 @@
 namespace stillmap::preload {
 namespace {
 
+// %p in a name stands for the process, so that those that a program starts write files of their own.
+std::string with_process(std::string file) {
+  if (const std::size_t at = file.find("%p"); at != std::string::npos) {
+    file.replace(at, 2, std::to_string(::getpid()));
+  }
+  return file;
+}
+
 [[gnu::destructor]] void at_exit() {
   bool used = false;
   heaps::each([&](caching_allocator &) { used = true; });
   if (!used || given_settings().stats.empty()) return;
-  const std::string &file = given_settings().stats;
   try {
+    const std::string file = with_process(given_settings().stats);
     const std::string text = describe_program();
     std::FILE *const to = file == "-" ? stderr : std::fopen(file.c_str(), "we");
     if (to == nullptr) return;

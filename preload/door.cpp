@@ -38,7 +38,8 @@ struct leaving_thread {
 thread_local leaving_thread leaving;
 
 door::thread_calls *free_record() noexcept {
-  for (door::thread_calls *c = all_threads.load(std::memory_order_acquire); c != nullptr; c = c->next) {
+  for (door::thread_calls *c = all_threads.load(std::memory_order_acquire); c != nullptr;
+       c = c->next) {
     bool expected = false;
     if (!c->taken.load(std::memory_order_relaxed) &&
         c->taken.compare_exchange_strong(expected, true, std::memory_order_acquire)) {
@@ -47,7 +48,8 @@ door::thread_calls *free_record() noexcept {
   }
   // A page of records at once, from the kernel: the program's malloc may be what calls the driver.
   const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  void *const page = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void *const page =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return nullptr;
   auto *const records = static_cast<door::thread_calls *>(page);
   const std::size_t count = bytes / sizeof(door::thread_calls);
@@ -64,7 +66,8 @@ door::thread_calls *free_record() noexcept {
 }
 
 bool calls_under_way() noexcept {
-  for (const door::thread_calls *c = all_threads.load(std::memory_order_acquire); c != nullptr; c = c->next) {
+  for (const door::thread_calls *c = all_threads.load(std::memory_order_acquire); c != nullptr;
+       c = c->next) {
     if (c->under_way.load(std::memory_order_acquire) != 0) return true;
   }
   return uncounted.load(std::memory_order_acquire);
@@ -83,7 +86,8 @@ door::thread_calls *door::enter_thread() noexcept {
 }
 
 void door::prepare() noexcept {
-  if (barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)) fence_in_calls.store(false, std::memory_order_relaxed);
+  if (barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED))
+    fence_in_calls.store(false, std::memory_order_relaxed);
   // In a child nobody would open it.
   ::pthread_atfork(nullptr, nullptr, [] { closed.store(false, std::memory_order_relaxed); });
 }

@@ -30,15 +30,18 @@ class door {
       calls_ = mine != nullptr ? mine : enter_thread();
       const std::uint32_t before = calls_->under_way.load(std::memory_order_relaxed);
       calls_->under_way.store(before + 1, std::memory_order_relaxed);
-      if (fence_in_calls.load(std::memory_order_relaxed)) [[unlikely]] std::atomic_thread_fence(std::memory_order_seq_cst);
+      if (fence_in_calls.load(std::memory_order_relaxed)) [[unlikely]]
+        std::atomic_thread_fence(std::memory_order_seq_cst);
       std::atomic_signal_fence(std::memory_order_seq_cst);
       // A call from within a call goes on: the outer one is waited for.
-      if (closed.load(std::memory_order_relaxed) && before == 0) [[unlikely]] wait(*calls_);
+      if (closed.load(std::memory_order_relaxed) && before == 0) [[unlikely]]
+        wait(*calls_);
       std::atomic_signal_fence(std::memory_order_seq_cst);
     }
     ~passage() {
       if (calls_ == nullptr) return;
-      calls_->under_way.store(calls_->under_way.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+      calls_->under_way.store(calls_->under_way.load(std::memory_order_relaxed) - 1,
+                              std::memory_order_release);
     }
     passage(const passage &) = delete;
     passage &operator=(const passage &) = delete;

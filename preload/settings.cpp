@@ -22,7 +22,9 @@ settings read() {
     if (failed == std::errc() && end == s.data() + s.size() && bytes != 0) {
       out.limit = bytes;
     } else {
-      std::fprintf(stderr, "stillmap: STILLMAP_PRELOAD_LIMIT=%s is no number of bytes: there is no limit\n", text);
+      std::fprintf(stderr,
+                   "stillmap: STILLMAP_PRELOAD_LIMIT=%s is no number of bytes: there is no limit\n",
+                   text);
     }
   }
   if (const char *const text = variable("STILLMAP_PRELOAD_TAG")) out.tag = text;

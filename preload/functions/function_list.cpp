@@ -11,7 +11,8 @@ constinit std::atomic<void *> next_functions[function_count]{};
 
 #define STILLMAP_DECLARE(symbol, name, since, stream, waits, parameters, arguments) \
   extern "C" driver_code symbol parameters;
-#define STILLMAP_DECLARE_NVML(symbol, parameters, arguments) extern "C" driver_code symbol parameters;
+#define STILLMAP_DECLARE_NVML(symbol, parameters, arguments) \
+  extern "C" driver_code symbol parameters;
 STILLMAP_DRIVER_FUNCTIONS(STILLMAP_DECLARE)
 STILLMAP_NVML_FUNCTIONS(STILLMAP_DECLARE_NVML)
 #undef STILLMAP_DECLARE
@@ -31,7 +32,8 @@ struct row {
 
 // Sorted by symbol, as the lists are; the driver's functions first.
 constexpr row rows[] = {
-#define STILLMAP_ROW(symbol, name, since, stream, waits, parameters, arguments) {#symbol, #name, since, stream},
+#define STILLMAP_ROW(symbol, name, since, stream, waits, parameters, arguments) \
+  {#symbol, #name, since, stream},
 #define STILLMAP_ROW_NVML(symbol, parameters, arguments) {#symbol, {}, 0, legacy},
     STILLMAP_DRIVER_FUNCTIONS(STILLMAP_ROW) STILLMAP_NVML_FUNCTIONS(STILLMAP_ROW_NVML)
 #undef STILLMAP_ROW
@@ -42,7 +44,8 @@ static_assert(std::ranges::is_sorted(rows, {}, &row::symbol));
 
 // The address of a wrapper as this library has it, not as the program's first definition of the symbol.
 #define STILLMAP_WRAPPER(symbol, ...) reinterpret_cast<void *>(&::stillmap::preload::symbol),
-void *const wrappers[] = {STILLMAP_DRIVER_FUNCTIONS(STILLMAP_WRAPPER) STILLMAP_NVML_FUNCTIONS(STILLMAP_WRAPPER)};
+void *const wrappers[] = {STILLMAP_DRIVER_FUNCTIONS(STILLMAP_WRAPPER)
+                              STILLMAP_NVML_FUNCTIONS(STILLMAP_WRAPPER)};
 #undef STILLMAP_WRAPPER
 
 }  // namespace
@@ -53,12 +56,14 @@ std::optional<function> find_symbol(std::string_view symbol) noexcept {
   return static_cast<function>(found - rows);
 }
 
-std::optional<function> find_by_name(std::string_view name, int version, bool per_thread_stream) noexcept {
+std::optional<function> find_by_name(std::string_view name, int version,
+                                     bool per_thread_stream) noexcept {
   const row *best = nullptr;
   // The variants of a name are neighbours or nearly so; its own row, if any, is the first.
   for (const row *r = std::ranges::lower_bound(rows, name, {}, &row::symbol);
        r != std::end(rows) && r->symbol.starts_with(name); ++r) {
-    if (r->name != name || r->since > version || (r->per_thread_stream && !per_thread_stream)) continue;
+    if (r->name != name || r->since > version || (r->per_thread_stream && !per_thread_stream))
+      continue;
     const auto rank = [](const row &x) { return 2 * x.since + (x.per_thread_stream ? 1 : 0); };
     if (best == nullptr || rank(*r) > rank(*best)) best = r;
   }

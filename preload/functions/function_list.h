@@ -14,8 +14,8 @@
 namespace stillmap::preload {
 
 // X(symbol, parameters, arguments)
-#define STILLMAP_NVML_FUNCTIONS(X)                              \
-  X(nvmlDeviceGetMemoryInfo, (word a0, word a1), (a0, a1))    \
+#define STILLMAP_NVML_FUNCTIONS(X)                         \
+  X(nvmlDeviceGetMemoryInfo, (word a0, word a1), (a0, a1)) \
   X(nvmlDeviceGetMemoryInfo_v2, (word a0, word a1), (a0, a1))
 
 enum class function : std::uint16_t {
@@ -62,7 +62,8 @@ inline void *next_of(function f) noexcept {
 // The first that is found stays.
 inline void set_next(function f, void *found) noexcept {
   void *none = nullptr;
-  next_functions[static_cast<std::size_t>(f)].compare_exchange_strong(none, found, std::memory_order_release);
+  next_functions[static_cast<std::size_t>(f)].compare_exchange_strong(none, found,
+                                                                      std::memory_order_release);
 }
 
 }  // namespace stillmap::preload

@@ -12,7 +12,8 @@ void *find_next(function f) noexcept {
 
 // A program that is linked to the driver would not have started without the function.
 driver_code not_found(function f) noexcept {
-  return find_next(function::cuInit) == nullptr || f == function::cuInit ? code::no_device : code::not_supported;
+  return find_next(function::cuInit) == nullptr || f == function::cuInit ? code::no_device
+                                                                         : code::not_supported;
 }
 
 }  // namespace stillmap::preload

@@ -35,7 +35,8 @@ driver_code serve(numbered<f>, Arguments... arguments) noexcept {
   return result;
 }
 
-#define STILLMAP_SERVED(symbol, ...) driver_code serve(numbered<function::symbol>, __VA_ARGS__) noexcept;
+#define STILLMAP_SERVED(symbol, ...) \
+  driver_code serve(numbered<function::symbol>, __VA_ARGS__) noexcept;
 // Memory: memory/allocation.cpp, memory/async_allocation.cpp.
 STILLMAP_SERVED(cuMemAlloc_v2, word at, word bytes)
 STILLMAP_SERVED(cuMemAllocPitch_v2, word at, word pitch, word width, word height, number element)
@@ -50,14 +51,16 @@ STILLMAP_SERVED(cuMemFreeAsync_ptsz, word at, word stream)
 STILLMAP_SERVED(cuCtxSetCurrent, word context)
 STILLMAP_SERVED(cuCtxPushCurrent_v2, word context)
 STILLMAP_SERVED(cuCtxCreate_v2, word context, number flags, number device)
-STILLMAP_SERVED(cuCtxCreate_v3, word context, word affinities, number count, number flags, number device)
+STILLMAP_SERVED(cuCtxCreate_v3, word context, word affinities, number count, number flags,
+                number device)
 STILLMAP_SERVED(cuCtxCreate_v4, word context, word parameters, number flags, number device)
 STILLMAP_SERVED(cuDeviceSetMemPool, number device, word pool)
 STILLMAP_SERVED(cuStreamBeginCapture_v2, word stream, number mode)
 STILLMAP_SERVED(cuStreamBeginCapture_v2_ptsz, word stream, number mode)
-STILLMAP_SERVED(cuStreamBeginCaptureToGraph, word stream, word graph, word nodes, word edges, word count, number mode)
-STILLMAP_SERVED(cuStreamBeginCaptureToGraph_ptsz, word stream, word graph, word nodes, word edges, word count,
-                number mode)
+STILLMAP_SERVED(cuStreamBeginCaptureToGraph, word stream, word graph, word nodes, word edges,
+                word count, number mode)
+STILLMAP_SERVED(cuStreamBeginCaptureToGraph_ptsz, word stream, word graph, word nodes, word edges,
+                word count, number mode)
 STILLMAP_SERVED(cuStreamEndCapture, word stream, word graph)
 STILLMAP_SERVED(cuStreamEndCapture_ptsz, word stream, word graph)
 STILLMAP_SERVED(cuStreamDestroy_v2, word stream)
@@ -78,7 +81,8 @@ STILLMAP_SERVED(cuMipmappedArrayCreate, word array, word descriptor, number leve
 // How the program finds the driver's functions: lookup/proc_address.cpp.
 STILLMAP_SERVED(cuGetProcAddress, word name, word to, number version, word flags)
 STILLMAP_SERVED(cuGetProcAddress_v2, word name, word to, number version, word flags, word status)
-STILLMAP_SERVED(cuGetProcAddress_v2_ptsz, word name, word to, number version, word flags, word status)
+STILLMAP_SERVED(cuGetProcAddress_v2_ptsz, word name, word to, number version, word flags,
+                word status)
 #undef STILLMAP_SERVED
 
 }  // namespace stillmap::preload

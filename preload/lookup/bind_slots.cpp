@@ -29,7 +29,8 @@ void *replacement_for(const char *name) noexcept {
 // The loader may have made the page read-only (RELRO). A page that cannot be written stays as it is.
 void write_slot(void **slot, void *value) noexcept {
   const auto page_bytes = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  auto *const page = reinterpret_cast<void *>(reinterpret_cast<std::uintptr_t>(slot) & ~(page_bytes - 1));
+  auto *const page =
+      reinterpret_cast<void *>(reinterpret_cast<std::uintptr_t>(slot) & ~(page_bytes - 1));
   if (::mprotect(page, page_bytes, PROT_READ | PROT_WRITE) != 0) return;
   __atomic_store_n(slot, value, __ATOMIC_RELEASE);
 }

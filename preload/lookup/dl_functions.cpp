@@ -29,7 +29,8 @@ answer go_on(Function *f) noexcept {
 }
 
 bool may_be_listed(const char *name) noexcept {
-  return name != nullptr && ((name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v'));
+  return name != nullptr &&
+         ((name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v'));
 }
 
 // The answer to a look-up of function f. `ask` asks the next dlsym or dlvsym with a handle.
@@ -58,7 +59,8 @@ answer look_up(function f, void *handle, void *caller, Ask ask) noexcept {
 const link_map *object_at(const void *address) noexcept {
   Dl_info unused;
   link_map *found = nullptr;
-  if (::dladdr1(address, &unused, reinterpret_cast<void **>(&found), RTLD_DL_LINKMAP) == 0) return nullptr;
+  if (::dladdr1(address, &unused, reinterpret_cast<void **>(&found), RTLD_DL_LINKMAP) == 0)
+    return nullptr;
   return found;
 }
 
@@ -72,7 +74,8 @@ extern "C" answer stillmap_preload_dlsym(void *handle, const char *name, void *c
   return look_up(*f, handle, caller, [&](void *h) { return next(h, name); });
 }
 
-extern "C" answer stillmap_preload_dlvsym(void *handle, const char *name, const char *version, void *caller) noexcept {
+extern "C" answer stillmap_preload_dlvsym(void *handle, const char *name, const char *version,
+                                          void *caller) noexcept {
   const auto next = next_dlvsym.get();
   if (!may_be_listed(name) || is_ours(caller)) return go_on(next);
   const auto f = find_symbol(name);
@@ -91,7 +94,8 @@ extern "C" answer stillmap_preload_dlopen(const char *file, int flags, void *cal
   if (object != nullptr) {
     ::dlinfo(const_cast<link_map *>(object), RTLD_DI_LMID, &name_space);
   }
-  handle = elsewhere && next_dlmopen.get() != nullptr ? next_dlmopen.get()(name_space, file, flags) : next(file, flags);
+  handle = elsewhere && next_dlmopen.get() != nullptr ? next_dlmopen.get()(name_space, file, flags)
+                                                      : next(file, flags);
   if (handle == nullptr) return {nullptr, nullptr};
   if (elsewhere && object != nullptr) {
     bind_namespace_of(object);
@@ -101,7 +105,8 @@ extern "C" answer stillmap_preload_dlopen(const char *file, int flags, void *cal
   return {handle, nullptr};
 }
 
-extern "C" answer stillmap_preload_dlmopen(long name_space, const char *file, int flags, void *caller) noexcept {
+extern "C" answer stillmap_preload_dlmopen(long name_space, const char *file, int flags,
+                                           void *caller) noexcept {
   const auto next = next_dlmopen.get();
   if (is_ours(caller)) return go_on(next);
   void *const handle = next(name_space, file, flags);
@@ -121,24 +126,27 @@ extern "C" answer stillmap_preload_dlmopen(long name_space, const char *file, in
 
 // The entries. Each keeps the arguments, asks, and returns the answer or goes on.
 #if defined(__x86_64__)
-#define STILLMAP_ENTRY(name, caller)                                                                        \
-  __asm__(".text\n.globl " #name "\n.type " #name ", @function\n" #name                                      \
-          ":\n  endbr64\n  pushq %rdi\n  pushq %rsi\n  pushq %rdx\n  movq 24(%rsp), %" caller              \
-          "\n  call stillmap_preload_" #name                                                               \
-          "\n  movq %rdx, %r11\n  popq %rdx\n  popq %rsi\n  popq %rdi\n  testq %r11, %r11\n  jz 1f\n"        \
-          "  jmp *%r11\n1:\n  ret\n.size " #name ", .-" #name "\n");
+#define STILLMAP_ENTRY(name, caller)                                                              \
+  __asm__(                                                                                        \
+      ".text\n.globl " #name "\n.type " #name ", @function\n" #name                               \
+      ":\n  endbr64\n  pushq %rdi\n  pushq %rsi\n  pushq %rdx\n  movq 24(%rsp), %" caller         \
+      "\n  call stillmap_preload_" #name                                                          \
+      "\n  movq %rdx, %r11\n  popq %rdx\n  popq %rsi\n  popq %rdi\n  testq %r11, %r11\n  jz 1f\n" \
+      "  jmp *%r11\n1:\n  ret\n.size " #name ", .-" #name "\n");
 STILLMAP_ENTRY(dlsym, "rdx")
 STILLMAP_ENTRY(dlvsym, "rcx")
 STILLMAP_ENTRY(dlopen, "rdx")
 STILLMAP_ENTRY(dlmopen, "rcx")
 #elif defined(__aarch64__)
-#define STILLMAP_ENTRY(name, caller)                                                                       \
-  __asm__(".text\n.globl " #name "\n.type " #name ", @function\n" #name                                     \
-          ":\n  stp x29, x30, [sp, #-48]!\n  mov x29, sp\n  stp x0, x1, [sp, #16]\n  str x2, [sp, #32]\n"   \
-          "  mov " caller ", x30\n  bl stillmap_preload_" #name                                            \
-          "\n  cbz x1, 1f\n  mov x16, x1\n  ldp x0, x1, [sp, #16]\n  ldr x2, [sp, #32]\n"                   \
-          "  ldp x29, x30, [sp], #48\n  br x16\n1:\n  ldp x29, x30, [sp], #48\n  ret\n.size " #name        \
-          ", .-" #name "\n");
+#define STILLMAP_ENTRY(name, caller)                                                            \
+  __asm__(                                                                                      \
+      ".text\n.globl " #name "\n.type " #name ", @function\n" #name                             \
+      ":\n  stp x29, x30, [sp, #-48]!\n  mov x29, sp\n  stp x0, x1, [sp, #16]\n  str x2, [sp, " \
+      "#32]\n"                                                                                  \
+      "  mov " caller ", x30\n  bl stillmap_preload_" #name                                     \
+      "\n  cbz x1, 1f\n  mov x16, x1\n  ldp x0, x1, [sp, #16]\n  ldr x2, [sp, #32]\n"           \
+      "  ldp x29, x30, [sp], #48\n  br x16\n1:\n  ldp x29, x30, [sp], #48\n  ret\n.size " #name \
+      ", .-" #name "\n");
 STILLMAP_ENTRY(dlsym, "x2")
 STILLMAP_ENTRY(dlvsym, "x3")
 STILLMAP_ENTRY(dlopen, "x2")

@@ -12,15 +12,32 @@ elf_object::elf_object(ElfW(Addr) base, const ElfW(Dyn) * dynamic) noexcept : ba
   const ElfW(Rela) *jumps = nullptr, *data = nullptr;
   for (const ElfW(Dyn) *d = dynamic; d->d_tag != DT_NULL; ++d) {
     switch (d->d_tag) {
-      case DT_SYMTAB: symbols_ = reinterpret_cast<const ElfW(Sym) *>(at(d->d_un.d_ptr)); break;
-      case DT_STRTAB: names_ = reinterpret_cast<const char *>(at(d->d_un.d_ptr)); break;
-      case DT_GNU_HASH: gnu_hash_ = reinterpret_cast<const std::uint32_t *>(at(d->d_un.d_ptr)); break;
-      case DT_HASH: sysv_hash_ = reinterpret_cast<const std::uint32_t *>(at(d->d_un.d_ptr)); break;
-      case DT_JMPREL: jumps = reinterpret_cast<const ElfW(Rela) *>(at(d->d_un.d_ptr)); break;
-      case DT_PLTRELSZ: jump_bytes = d->d_un.d_val; break;
-      case DT_RELA: data = reinterpret_cast<const ElfW(Rela) *>(at(d->d_un.d_ptr)); break;
-      case DT_RELASZ: data_bytes = d->d_un.d_val; break;
-      default: break;
+      case DT_SYMTAB:
+        symbols_ = reinterpret_cast<const ElfW(Sym) *>(at(d->d_un.d_ptr));
+        break;
+      case DT_STRTAB:
+        names_ = reinterpret_cast<const char *>(at(d->d_un.d_ptr));
+        break;
+      case DT_GNU_HASH:
+        gnu_hash_ = reinterpret_cast<const std::uint32_t *>(at(d->d_un.d_ptr));
+        break;
+      case DT_HASH:
+        sysv_hash_ = reinterpret_cast<const std::uint32_t *>(at(d->d_un.d_ptr));
+        break;
+      case DT_JMPREL:
+        jumps = reinterpret_cast<const ElfW(Rela) *>(at(d->d_un.d_ptr));
+        break;
+      case DT_PLTRELSZ:
+        jump_bytes = d->d_un.d_val;
+        break;
+      case DT_RELA:
+        data = reinterpret_cast<const ElfW(Rela) *>(at(d->d_un.d_ptr));
+        break;
+      case DT_RELASZ:
+        data_bytes = d->d_un.d_val;
+        break;
+      default:
+        break;
     }
   }
   if (symbols_ == nullptr) return;
@@ -30,7 +47,8 @@ elf_object::elf_object(ElfW(Addr) base, const ElfW(Dyn) * dynamic) noexcept : ba
 
 bool elf_object::matches(const ElfW(Sym) & symbol, const char *name) const noexcept {
   const auto type = ELF64_ST_TYPE(symbol.st_info);
-  return symbol.st_shndx != SHN_UNDEF && symbol.st_value != 0 && (type == STT_FUNC || type == STT_GNU_IFUNC) &&
+  return symbol.st_shndx != SHN_UNDEF && symbol.st_value != 0 &&
+         (type == STT_FUNC || type == STT_GNU_IFUNC) &&
          std::strcmp(names_ + symbol.st_name, name) == 0;
 }
 
@@ -38,7 +56,8 @@ bool elf_object::matches(const ElfW(Sym) & symbol, const char *name) const noexc
 const ElfW(Sym) * elf_object::find_gnu(const char *name) const noexcept {
   std::uint32_t hash = 5381;
   for (const char *c = name; *c != 0; ++c) hash = hash * 33 + static_cast<unsigned char>(*c);
-  const std::uint32_t bucket_count = gnu_hash_[0], first_symbol = gnu_hash_[1], filter_words = gnu_hash_[2];
+  const std::uint32_t bucket_count = gnu_hash_[0], first_symbol = gnu_hash_[1],
+                      filter_words = gnu_hash_[2];
   if (bucket_count == 0) return nullptr;
   const auto *const filter = reinterpret_cast<const ElfW(Addr) *>(gnu_hash_ + 4);
   const auto *const buckets = reinterpret_cast<const std::uint32_t *>(filter + filter_words);

@@ -38,9 +38,11 @@ class elf_object {
 
  private:
 #if defined(__x86_64__)
-  static constexpr auto jump_slot = R_X86_64_JUMP_SLOT, data_slot = R_X86_64_GLOB_DAT, absolute = R_X86_64_64;
+  static constexpr auto jump_slot = R_X86_64_JUMP_SLOT, data_slot = R_X86_64_GLOB_DAT,
+                        absolute = R_X86_64_64;
 #elif defined(__aarch64__)
-  static constexpr auto jump_slot = R_AARCH64_JUMP_SLOT, data_slot = R_AARCH64_GLOB_DAT, absolute = R_AARCH64_ABS64;
+  static constexpr auto jump_slot = R_AARCH64_JUMP_SLOT, data_slot = R_AARCH64_GLOB_DAT,
+                        absolute = R_AARCH64_ABS64;
 #else
 #error "the preload knows x86-64 and AArch64"
 #endif

@@ -20,7 +20,8 @@ elf_object read(const dl_phdr_info &object) noexcept {
   for (ElfW(Half) i = 0; i < object.dlpi_phnum; ++i) {
     const ElfW(Phdr) &segment = object.dlpi_phdr[i];
     if (segment.p_type != PT_DYNAMIC) continue;
-    return {object.dlpi_addr, reinterpret_cast<const ElfW(Dyn) *>(object.dlpi_addr + segment.p_vaddr)};
+    return {object.dlpi_addr,
+            reinterpret_cast<const ElfW(Dyn) *>(object.dlpi_addr + segment.p_vaddr)};
   }
   return {object.dlpi_addr, nullptr};
 }

@@ -10,7 +10,8 @@ namespace {
 constexpr word per_thread_flag = 2;
 
 // Puts the wrapper in the place of what the driver has found.
-driver_code replace(driver_code result, word name, word to, number version, bool per_thread) noexcept {
+driver_code replace(driver_code result, word name, word to, number version,
+                    bool per_thread) noexcept {
   void *&found = *reinterpret_cast<void **>(to);
   if (result != code::success || found == nullptr || is_ours(found)) return result;
   const auto *const text = reinterpret_cast<const char *>(name);
@@ -18,7 +19,8 @@ driver_code replace(driver_code result, word name, word to, number version, bool
   if (!f) f = find_symbol(text);
   if (!f) return result;
   // A driver of a later CUDA may have a later ABI under this name.
-  if (static_cast<int>(version) > newest_version && find_behind_us(symbol_of(*f)) != found) return result;
+  if (static_cast<int>(version) > newest_version && find_behind_us(symbol_of(*f)) != found)
+    return result;
   set_next(*f, found);
   found = wrapper_of(*f);
   return result;
@@ -26,19 +28,22 @@ driver_code replace(driver_code result, word name, word to, number version, bool
 
 }  // namespace
 
-driver_code serve(numbered<function::cuGetProcAddress>, word name, word to, number version, word flags) noexcept {
+driver_code serve(numbered<function::cuGetProcAddress>, word name, word to, number version,
+                  word flags) noexcept {
   const driver_code result = pass_on<function::cuGetProcAddress>(name, to, version, flags);
   return replace(result, name, to, version, (flags & per_thread_flag) != 0);
 }
-driver_code serve(numbered<function::cuGetProcAddress_v2>, word name, word to, number version, word flags,
-                  word status) noexcept {
-  const driver_code result = pass_on<function::cuGetProcAddress_v2>(name, to, version, flags, status);
+driver_code serve(numbered<function::cuGetProcAddress_v2>, word name, word to, number version,
+                  word flags, word status) noexcept {
+  const driver_code result =
+      pass_on<function::cuGetProcAddress_v2>(name, to, version, flags, status);
   return replace(result, name, to, version, (flags & per_thread_flag) != 0);
 }
-driver_code serve(numbered<function::cuGetProcAddress_v2_ptsz>, word name, word to, number version, word flags,
-                  word status) noexcept {
+driver_code serve(numbered<function::cuGetProcAddress_v2_ptsz>, word name, word to, number version,
+                  word flags, word status) noexcept {
   constexpr word legacy_flag = 1;
-  const driver_code result = pass_on<function::cuGetProcAddress_v2_ptsz>(name, to, version, flags, status);
+  const driver_code result =
+      pass_on<function::cuGetProcAddress_v2_ptsz>(name, to, version, flags, status);
   return replace(result, name, to, version, (flags & legacy_flag) == 0);
 }
 

@@ -44,14 +44,17 @@ driver_code serve(numbered<function::cuMemAlloc_v2>, word at, word bytes) noexce
   return result;
 }
 
-driver_code serve(numbered<function::cuMemAllocPitch_v2>, word at, word pitch, word width, word height,
-                  number element) noexcept {
-  const bool legal = at != 0 && pitch != 0 && width != 0 && height != 0 && width <= SIZE_MAX - pitch_unit &&
+driver_code serve(numbered<function::cuMemAllocPitch_v2>, word at, word pitch, word width,
+                  word height, number element) noexcept {
+  const bool legal = at != 0 && pitch != 0 && width != 0 && height != 0 &&
+                     width <= SIZE_MAX - pitch_unit &&
                      (element == 4 || element == 8 || element == 16);
   const word row = (width + pitch_unit - 1) / pitch_unit * pitch_unit;
   word bytes = 0;
-  caching_allocator *const heap = legal && !__builtin_mul_overflow(row, height, &bytes) ? heaps::current() : nullptr;
-  if (heap == nullptr) return pass_on<function::cuMemAllocPitch_v2>(at, pitch, width, height, element);
+  caching_allocator *const heap =
+      legal && !__builtin_mul_overflow(row, height, &bytes) ? heaps::current() : nullptr;
+  if (heap == nullptr)
+    return pass_on<function::cuMemAllocPitch_v2>(at, pitch, width, height, element);
   const driver_code result = allocate(*heap, at, bytes);
   if (result == code::success) *reinterpret_cast<word *>(pitch) = row;
   return result;

@@ -37,7 +37,10 @@ driver_code allocate(word at, word bytes, word stream, default_stream d) noexcep
   if (heap == nullptr) {
     const driver_code result = pass_on<f>(at, bytes, stream);
     if (result == code::success) {
-      note_passed(!from_default ? passed::other_pools : legal ? passed::not_served : passed::graph_memory, bytes);
+      note_passed(!from_default ? passed::other_pools
+                  : legal       ? passed::not_served
+                                : passed::graph_memory,
+                  bytes);
     }
     return result;
   }
@@ -70,13 +73,16 @@ driver_code free(word at, word stream, default_stream d) noexcept {
 }  // namespace
 
 driver_code serve(numbered<function::cuMemAllocAsync>, word at, word bytes, word stream) noexcept {
-  return allocate<function::cuStreamIsCapturing, function::cuMemAllocAsync>(at, bytes, stream, default_stream::legacy);
+  return allocate<function::cuStreamIsCapturing, function::cuMemAllocAsync>(at, bytes, stream,
+                                                                            default_stream::legacy);
 }
-driver_code serve(numbered<function::cuMemAllocAsync_ptsz>, word at, word bytes, word stream) noexcept {
-  return allocate<function::cuStreamIsCapturing_ptsz, function::cuMemAllocAsync_ptsz>(at, bytes, stream,
-                                                                                      default_stream::of_thread);
+driver_code serve(numbered<function::cuMemAllocAsync_ptsz>, word at, word bytes,
+                  word stream) noexcept {
+  return allocate<function::cuStreamIsCapturing_ptsz, function::cuMemAllocAsync_ptsz>(
+      at, bytes, stream, default_stream::of_thread);
 }
-driver_code serve(numbered<function::cuMemAllocFromPoolAsync>, word at, word bytes, word pool, word stream) noexcept {
+driver_code serve(numbered<function::cuMemAllocFromPoolAsync>, word at, word bytes, word pool,
+                  word stream) noexcept {
   return allocate_from_pool<function::cuMemAllocFromPoolAsync>(at, bytes, pool, stream);
 }
 driver_code serve(numbered<function::cuMemAllocFromPoolAsync_ptsz>, word at, word bytes, word pool,
@@ -84,17 +90,18 @@ driver_code serve(numbered<function::cuMemAllocFromPoolAsync_ptsz>, word at, wor
   return allocate_from_pool<function::cuMemAllocFromPoolAsync_ptsz>(at, bytes, pool, stream);
 }
 driver_code serve(numbered<function::cuMemFreeAsync>, word at, word stream) noexcept {
-  return free<function::cuStreamIsCapturing, function::cuMemFreeAsync>(at, stream, default_stream::legacy);
+  return free<function::cuStreamIsCapturing, function::cuMemFreeAsync>(at, stream,
+                                                                       default_stream::legacy);
 }
 driver_code serve(numbered<function::cuMemFreeAsync_ptsz>, word at, word stream) noexcept {
-  return free<function::cuStreamIsCapturing_ptsz, function::cuMemFreeAsync_ptsz>(at, stream,
-                                                                                 default_stream::of_thread);
+  return free<function::cuStreamIsCapturing_ptsz, function::cuMemFreeAsync_ptsz>(
+      at, stream, default_stream::of_thread);
 }
 
 driver_code serve(numbered<function::cuDeviceSetMemPool>, number device, word pool) noexcept {
   word usual = 0;
-  const bool other = pass_on<function::cuDeviceGetDefaultMemPool>(reinterpret_cast<word>(&usual), device) !=
-                         code::success ||
+  const bool other = pass_on<function::cuDeviceGetDefaultMemPool>(reinterpret_cast<word>(&usual),
+                                                                  device) != code::success ||
                      pool != usual;
   const driver_code result = pass_on<function::cuDeviceSetMemPool>(device, pool);
   if (result == code::success) other_pool_set.store(other, std::memory_order_relaxed);

@@ -20,7 +20,8 @@ driver_code begin(Arguments... arguments) noexcept {
 template <function query, function f, class... Arguments>
 driver_code end(word stream, Arguments... arguments) noexcept {
   number status = 0;
-  const bool captures = pass_on<query>(stream, reinterpret_cast<word>(&status)) == code::success && status != 0;
+  const bool captures =
+      pass_on<query>(stream, reinterpret_cast<word>(&status)) == code::success && status != 0;
   const driver_code result = pass_on<f>(stream, arguments...);
   if (captures) capturing_streams.fetch_sub(1, std::memory_order_relaxed);
   return result;
@@ -35,16 +36,18 @@ bool captures::under_way() noexcept {
 driver_code serve(numbered<function::cuStreamBeginCapture_v2>, word stream, number mode) noexcept {
   return begin<function::cuStreamBeginCapture_v2>(stream, mode);
 }
-driver_code serve(numbered<function::cuStreamBeginCapture_v2_ptsz>, word stream, number mode) noexcept {
+driver_code serve(numbered<function::cuStreamBeginCapture_v2_ptsz>, word stream,
+                  number mode) noexcept {
   return begin<function::cuStreamBeginCapture_v2_ptsz>(stream, mode);
 }
-driver_code serve(numbered<function::cuStreamBeginCaptureToGraph>, word stream, word graph, word nodes, word edges,
-                  word count, number mode) noexcept {
+driver_code serve(numbered<function::cuStreamBeginCaptureToGraph>, word stream, word graph,
+                  word nodes, word edges, word count, number mode) noexcept {
   return begin<function::cuStreamBeginCaptureToGraph>(stream, graph, nodes, edges, count, mode);
 }
-driver_code serve(numbered<function::cuStreamBeginCaptureToGraph_ptsz>, word stream, word graph, word nodes,
-                  word edges, word count, number mode) noexcept {
-  return begin<function::cuStreamBeginCaptureToGraph_ptsz>(stream, graph, nodes, edges, count, mode);
+driver_code serve(numbered<function::cuStreamBeginCaptureToGraph_ptsz>, word stream, word graph,
+                  word nodes, word edges, word count, number mode) noexcept {
+  return begin<function::cuStreamBeginCaptureToGraph_ptsz>(stream, graph, nodes, edges, count,
+                                                           mode);
 }
 driver_code serve(numbered<function::cuStreamEndCapture>, word stream, word graph) noexcept {
   return end<function::cuStreamIsCapturing, function::cuStreamEndCapture>(stream, graph);

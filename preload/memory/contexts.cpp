@@ -19,16 +19,19 @@ driver_code serve(numbered<function::cuCtxPushCurrent_v2>, word context) noexcep
   queued_work::note_context(context);
   return pass_on<function::cuCtxPushCurrent_v2>(context);
 }
-driver_code serve(numbered<function::cuCtxCreate_v2>, word context, number flags, number device) noexcept {
+driver_code serve(numbered<function::cuCtxCreate_v2>, word context, number flags,
+                  number device) noexcept {
   return noting_created(pass_on<function::cuCtxCreate_v2>(context, flags, device), context);
 }
-driver_code serve(numbered<function::cuCtxCreate_v3>, word context, word affinities, number count, number flags,
-                  number device) noexcept {
-  return noting_created(pass_on<function::cuCtxCreate_v3>(context, affinities, count, flags, device), context);
+driver_code serve(numbered<function::cuCtxCreate_v3>, word context, word affinities, number count,
+                  number flags, number device) noexcept {
+  return noting_created(
+      pass_on<function::cuCtxCreate_v3>(context, affinities, count, flags, device), context);
 }
 driver_code serve(numbered<function::cuCtxCreate_v4>, word context, word parameters, number flags,
                   number device) noexcept {
-  return noting_created(pass_on<function::cuCtxCreate_v4>(context, parameters, flags, device), context);
+  return noting_created(pass_on<function::cuCtxCreate_v4>(context, parameters, flags, device),
+                        context);
 }
 
 }  // namespace stillmap::preload

@@ -14,7 +14,8 @@ namespace stillmap::preload {
 namespace {
 
 struct device_heap {
-  std::atomic<caching_allocator *> heap{nullptr};  // never destroyed: the program may use memory to its very end
+  std::atomic<caching_allocator *> heap{
+      nullptr};  // never destroyed: the program may use memory to its very end
   std::atomic<bool> impossible{false};
 };
 constinit device_heap all[64];
@@ -39,7 +40,8 @@ caching_allocator *heaps::of_device(int ordinal) noexcept {
 
 caching_allocator *heaps::current() noexcept {
   number device = 0;
-  if (pass_on<function::cuCtxGetDevice>(reinterpret_cast<word>(&device)) != code::success) return nullptr;
+  if (pass_on<function::cuCtxGetDevice>(reinterpret_cast<word>(&device)) != code::success)
+    return nullptr;
   if (device >= static_cast<number>(most_devices)) return nullptr;
   const int ordinal = static_cast<int>(device);
   caching_allocator *const heap = of_device(ordinal);

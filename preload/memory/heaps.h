@@ -13,7 +13,8 @@ class heaps {
   static caching_allocator *current() noexcept;
   // The allocator that an address belongs to; nullptr: none.
   static caching_allocator *owner(word address) noexcept;
-  static caching_allocator *of_device(int ordinal) noexcept;  // nullptr: it has allocated nothing yet
+  static caching_allocator *of_device(
+      int ordinal) noexcept;  // nullptr: it has allocated nothing yet
   // Calls visit(heap) for each.
   template <class Visit>
   static void each(Visit visit) {

@@ -13,11 +13,14 @@ driver_code counted(driver_code result, passed why, word bytes) noexcept {
 
 }  // namespace
 
-driver_code serve(numbered<function::cuMemAllocManaged>, word at, word bytes, number flags) noexcept {
+driver_code serve(numbered<function::cuMemAllocManaged>, word at, word bytes,
+                  number flags) noexcept {
   return counted(pass_on<function::cuMemAllocManaged>(at, bytes, flags), passed::managed, bytes);
 }
-driver_code serve(numbered<function::cuMemCreate>, word handle, word bytes, word properties, word flags) noexcept {
-  return counted(pass_on<function::cuMemCreate>(handle, bytes, properties, flags), passed::own_mappings, bytes);
+driver_code serve(numbered<function::cuMemCreate>, word handle, word bytes, word properties,
+                  word flags) noexcept {
+  return counted(pass_on<function::cuMemCreate>(handle, bytes, properties, flags),
+                 passed::own_mappings, bytes);
 }
 // The size of an array depends on its format and on the device: not counted.
 driver_code serve(numbered<function::cuArrayCreate_v2>, word array, word descriptor) noexcept {
@@ -26,8 +29,10 @@ driver_code serve(numbered<function::cuArrayCreate_v2>, word array, word descrip
 driver_code serve(numbered<function::cuArray3DCreate_v2>, word array, word descriptor) noexcept {
   return counted(pass_on<function::cuArray3DCreate_v2>(array, descriptor), passed::arrays, 0);
 }
-driver_code serve(numbered<function::cuMipmappedArrayCreate>, word array, word descriptor, number levels) noexcept {
-  return counted(pass_on<function::cuMipmappedArrayCreate>(array, descriptor, levels), passed::arrays, 0);
+driver_code serve(numbered<function::cuMipmappedArrayCreate>, word array, word descriptor,
+                  number levels) noexcept {
+  return counted(pass_on<function::cuMipmappedArrayCreate>(array, descriptor, levels),
+                 passed::arrays, 0);
 }
 
 }  // namespace stillmap::preload

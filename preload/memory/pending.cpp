@@ -34,11 +34,13 @@ constinit std::atomic<bool> some{false};
 bool free_later(caching_allocator &heap, void *block) noexcept {
   waiting_blocks &w = waiting();
   const lock_guard lock(w.mutex);
-  return with_host_memory("stillmap_preload", [&]() -> status {
-           w.all.push_back({&heap, block});
-           some.store(true, std::memory_order_release);
-           return {};
-         }).has_value();
+  return with_host_memory("stillmap_preload",
+                          [&]() -> status {
+                            w.all.push_back({&heap, block});
+                            some.store(true, std::memory_order_release);
+                            return {};
+                          })
+      .has_value();
 }
 
 void free_pending() noexcept {

@@ -54,7 +54,8 @@ driver_code serve(numbered<function::cuDeviceTotalMem_v2>, word bytes, number de
   return result;
 }
 
-driver_code serve(numbered<function::cuMemGetAddressRange_v2>, word base, word bytes, word at) noexcept {
+driver_code serve(numbered<function::cuMemGetAddressRange_v2>, word base, word bytes,
+                  word at) noexcept {
   caching_allocator *const heap = heaps::owner(at);
   if (heap == nullptr) return pass_on<function::cuMemGetAddressRange_v2>(base, bytes, at);
   const auto block = heap->find_block(reinterpret_cast<const void *>(at));
@@ -64,7 +65,8 @@ driver_code serve(numbered<function::cuMemGetAddressRange_v2>, word base, word b
   return code::success;
 }
 
-driver_code serve(numbered<function::cuPointerGetAttribute>, word data, number attribute, word at) noexcept {
+driver_code serve(numbered<function::cuPointerGetAttribute>, word data, number attribute,
+                  word at) noexcept {
   const driver_code result = pass_on<function::cuPointerGetAttribute>(data, attribute, at);
   caching_allocator *const heap = result == code::success ? heaps::owner(at) : nullptr;
   if (heap == nullptr) return result;
@@ -74,15 +76,16 @@ driver_code serve(numbered<function::cuPointerGetAttribute>, word data, number a
   return result;
 }
 
-driver_code serve(numbered<function::cuPointerGetAttributes>, number count, word attributes, word data,
-                  word at) noexcept {
+driver_code serve(numbered<function::cuPointerGetAttributes>, number count, word attributes,
+                  word data, word at) noexcept {
   const driver_code result = pass_on<function::cuPointerGetAttributes>(count, attributes, data, at);
   caching_allocator *const heap = result == code::success ? heaps::owner(at) : nullptr;
   if (heap == nullptr) return result;
   const auto block = heap->find_block(reinterpret_cast<const void *>(at));
   if (!block) return result;
   for (number i = 0; i < count; ++i) {
-    answer(reinterpret_cast<const number *>(attributes)[i], *block, reinterpret_cast<void **>(data)[i]);
+    answer(reinterpret_cast<const number *>(attributes)[i], *block,
+           reinterpret_cast<void **>(data)[i]);
   }
   return result;
 }

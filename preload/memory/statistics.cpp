@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "preload/functions/function_list.h"
 #include "preload/memory/heaps.h"
 #include "stillmap/vmm/base/json_writer.h"
 
@@ -13,6 +14,30 @@ constexpr const char *names[kinds] = {"managed",      "arrays",      "own_mappin
                                       "graph_memory", "other_pools", "not_served"};
 constinit std::atomic<std::uint64_t> passed_calls[kinds]{};
 constinit std::atomic<std::uint64_t> passed_bytes[kinds]{};
+
+// Why the driver serves what these functions allocate; nullptr: we do.
+struct allocating_function {
+  function f;
+  const char *why_driver;
+};
+constexpr const char *is_managed = "managed memory moves between host and device by itself";
+constexpr const char *is_array = "the layout of arrays is the driver's";
+constexpr const char *is_32_bit = "its addresses have 32 bits";
+constexpr allocating_function allocating_functions[] = {
+    {function::cuMemAlloc, is_32_bit},
+    {function::cuMemAlloc_v2, nullptr},
+    {function::cuMemAllocPitch, is_32_bit},
+    {function::cuMemAllocPitch_v2, nullptr},
+    {function::cuMemAllocAsync, nullptr},
+    {function::cuMemAllocAsync_ptsz, nullptr},
+    {function::cuMemAllocFromPoolAsync, "the pool is the program's own"},
+    {function::cuMemAllocFromPoolAsync_ptsz, "the pool is the program's own"},
+    {function::cuMemAllocManaged, is_managed},
+    {function::cuMemCreate, "the program maps this memory itself"},
+    {function::cuArrayCreate_v2, is_array},
+    {function::cuArray3DCreate_v2, is_array},
+    {function::cuMipmappedArrayCreate, is_array},
+};
 
 }  // namespace
 
@@ -45,6 +70,15 @@ std::string describe_program() {
     out.begin_record(names[i])
         .field("calls", passed_calls[i].load(std::memory_order_relaxed))
         .field("bytes", passed_bytes[i].load(std::memory_order_relaxed))
+        .end();
+  }
+  out.end().begin_array("functions");
+  for (const allocating_function &a : allocating_functions) {
+    if (next_of(a.f) == nullptr) continue;  // the program has not looked for it
+    out.begin_record()
+        .field("function", symbol_of(a.f))
+        .field("served_by", a.why_driver == nullptr ? "stillmap" : "driver")
+        .field("because", a.why_driver == nullptr ? "it allocates device memory" : a.why_driver)
         .end();
   }
   out.end().end();

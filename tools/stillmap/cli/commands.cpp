@@ -7,6 +7,7 @@ command make_commands() {
   root.notes =
       "Each command explains itself: stillmap COMMAND --help. There is a manual page for each:\n"
       "man stillmap-image-verify, or stillmap man image verify | man -l -\n";
+  add_run_command(root);
   add_image_commands(root);
   add_task_commands(root);
   add_quota_commands(root);

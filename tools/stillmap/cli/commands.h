@@ -11,6 +11,7 @@ command make_commands();
 // The groups.
 void add_image_commands(command &root);
 void add_task_commands(command &root);
+void add_run_command(command &root);
 void add_quota_commands(command &root);
 void add_trace_commands(command &root);
 void add_demo_commands(command &root);

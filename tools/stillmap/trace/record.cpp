@@ -1,12 +1,6 @@
 // stillmap trace record: runs a program and records its allocation requests.
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <csignal>
-#include <cstring>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -15,66 +9,14 @@
 #include "bench/replay/trace_file.h"
 
 #include "stillmap/vmm/base/try.h"
+#include "tools/stillmap/common/run_program.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/trace/trace_commands.h"
 
 namespace stillmap::tool {
 
 using namespace replay;
-namespace {
-
 namespace fs = std::filesystem;
-
-// Runs the program and returns its wait status. Meanwhile this process ignores SIGINT and SIGQUIT.
-outcome<int> run_with(const std::vector<std::string> &program, const std::string &record_to) {
-  std::vector<char *> arguments, variables;
-  for (const std::string &a : program) arguments.push_back(const_cast<char *>(a.c_str()));
-  arguments.push_back(nullptr);
-  constexpr std::string_view name = "STILLMAP_RECORD=";
-  std::string ours = std::string(name) + record_to;
-  for (char **v = environ; *v != nullptr; ++v) {
-    if (std::strncmp(*v, name.data(), name.size()) != 0) variables.push_back(*v);
-  }
-  variables.push_back(ours.data());
-  variables.push_back(nullptr);
-
-  struct sigaction ignore = {}, interrupt = {}, quit = {};
-  ignore.sa_handler = SIG_IGN;
-  ::sigaction(SIGINT, &ignore, &interrupt);
-  ::sigaction(SIGQUIT, &ignore, &quit);
-  posix_spawnattr_t attributes;
-  ::posix_spawnattr_init(&attributes);
-  sigset_t usual;
-  ::sigemptyset(&usual);
-  ::sigaddset(&usual, SIGINT);
-  ::sigaddset(&usual, SIGQUIT);
-  ::posix_spawnattr_setsigdefault(&attributes, &usual);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
-  pid_t child = 0;
-  const int failed = ::posix_spawnp(&child, arguments[0], nullptr, &attributes, arguments.data(),
-                                    variables.data());
-  ::posix_spawnattr_destroy(&attributes);
-  int status = 0;
-  if (failed == 0) {
-    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-    }
-  }
-  ::sigaction(SIGINT, &interrupt, nullptr);
-  ::sigaction(SIGQUIT, &quit, nullptr);
-  if (failed != 0) {
-    return fail(
-        failed == ENOENT ? exit_not_found : exit_failed,
-        fmt::format("cannot start {}: {}", program[0], std::generic_category().message(failed)));
-  }
-  return status;
-}
-
-std::string end_text(int status) {
-  if (WIFSIGNALED(status)) return fmt::format("was ended by signal {}", WTERMSIG(status));
-  return fmt::format("ended with status {}", WEXITSTATUS(status));
-}
-
-}  // namespace
 
 outcome<exit_status> run_trace_record(const trace_record_options &o) {
   const std::string output =
@@ -83,7 +25,7 @@ outcome<exit_status> run_trace_record(const trace_record_options &o) {
   const std::string raw = fs::absolute(output).string() + ".part";
   std::error_code trouble;
   fs::remove(raw, trouble);
-  STILLMAP_ASSIGN_OR_RETURN(const auto status, run_with(o.program, raw));
+  STILLMAP_ASSIGN_OR_RETURN(const auto status, run_program(o.program, {"STILLMAP_RECORD=" + raw}));
   if (!fs::exists(raw, trouble)) {
     return fail(exit_failed,
                 fmt::format("{} {} and made no stillmap::caching_allocator: nothing was recorded",

@@ -1,0 +1,154 @@
+// stillmap run: a program that nobody changed, on Stillmap's memory.
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "stillmap/vmm/base/try.h"
+#include "tools/stillmap/cli/commands.h"
+#include "tools/stillmap/common/run_program.h"
+#include "tools/stillmap/run/loadable_program.h"
+#include "tools/stillmap/run/program_report.h"
+
+namespace stillmap::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char *library_name = "libstillmap_preload.so";
+
+struct run_options {
+  std::uint64_t limit = 0;
+  std::string tag, stats, record;
+  bool explain = false, quiet = false;
+  std::vector<std::string> program;
+};
+
+// Beside the command where it is built or installed.
+outcome<std::string> find_library() {
+  if (const char *const named = ::secure_getenv("STILLMAP_PRELOAD_LIBRARY");
+      named != nullptr && *named != 0) {
+    return std::string(named);
+  }
+  std::error_code none;
+  const fs::path here = fs::read_symlink("/proc/self/exe", none).parent_path();
+  for (const char *const folder : {"../lib", "../lib64", "../preload", "."}) {
+    const fs::path candidate = here / folder / library_name;
+    if (fs::exists(candidate, none)) return fs::canonical(candidate, none).string();
+  }
+  // Debian's libraries are in a folder of the machine's.
+  for (const auto &entry : fs::directory_iterator(here / "../lib", none)) {
+    if (const fs::path candidate = entry.path() / library_name; fs::exists(candidate, none)) {
+      return fs::canonical(candidate, none).string();
+    }
+  }
+  return fail(exit_not_found,
+              fmt::format("{} is not beside this command; STILLMAP_PRELOAD_LIBRARY=path says where "
+                          "it is",
+                          library_name));
+}
+
+// A folder that goes with all that is in it.
+class temporary_folder {
+ public:
+  static outcome<temporary_folder> create() {
+    std::error_code none;
+    std::string path = (fs::temp_directory_path(none) / "stillmap-run-XXXXXX").string();
+    if (::mkdtemp(path.data()) == nullptr) {
+      return fail(exit_failed,
+                  fmt::format("cannot make {}: {}", path, std::generic_category().message(errno)));
+    }
+    return temporary_folder(std::move(path));
+  }
+  temporary_folder(temporary_folder &&other) noexcept : path_(std::move(other.path_)) {
+    other.path_.clear();
+  }
+  temporary_folder &operator=(temporary_folder &&) = delete;
+  ~temporary_folder() {
+    std::error_code none;
+    if (!path_.empty()) fs::remove_all(path_, none);
+  }
+  const std::string &path() const { return path_; }
+
+ private:
+  explicit temporary_folder(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+};
+
+outcome<std::vector<std::string>> variables_of(const run_options &o, const std::string &reports) {
+  STILLMAP_ASSIGN_OR_RETURN(const std::string library, find_library());
+  std::string preload = "LD_PRELOAD=" + library;
+  // What is there already is loaded behind ours, which asks it first.
+  if (const char *const others = ::secure_getenv("LD_PRELOAD"); others != nullptr && *others != 0) {
+    preload += std::string(":") + others;
+  }
+  std::vector<std::string> out{preload, "STILLMAP_PRELOAD_STATS=" + reports + "/%p"};
+  if (o.limit != 0) out.push_back(fmt::format("STILLMAP_PRELOAD_LIMIT={}", o.limit));
+  if (!o.tag.empty()) out.push_back("STILLMAP_PRELOAD_TAG=" + o.tag);
+  if (!o.record.empty()) out.push_back("STILLMAP_RECORD=" + fs::absolute(o.record).string());
+  return out;
+}
+
+outcome<void> save_stats(const std::string &file, const program_report &r) {
+  std::ofstream to(file);
+  to << "[\n";
+  for (std::size_t i = 0; i < r.documents.size(); ++i)
+    to << (i == 0 ? "" : ",\n") << r.documents[i];
+  to << "]\n";
+  if (!to.flush()) return fail(exit_failed, fmt::format("cannot write {}", file));
+  return {};
+}
+
+void print_report(const run_options &o, int status, const program_report &r) {
+  if (o.quiet) return;
+  if (r.documents.empty()) {
+    fmt::print(stderr, "stillmap: {} {} and allocated no device memory\n", o.program[0],
+               end_text(status));
+    return;
+  }
+  fmt::print(stderr, "stillmap: {} {}\n{}", o.program[0], end_text(status), describe(r));
+  if (o.explain)
+    fmt::print(stderr, "stillmap: functions that allocate, as the program found them\n{}",
+               explain(r));
+}
+
+outcome<exit_status> run_run(const run_options &o) {
+  STILLMAP_ASSIGN_OR_RETURN(const std::string program, find_loadable_program(o.program[0]));
+  STILLMAP_ASSIGN_OR_RETURN(const auto reports, temporary_folder::create());
+  STILLMAP_ASSIGN_OR_RETURN(const auto variables, variables_of(o, reports.path()));
+  STILLMAP_ASSIGN_OR_RETURN(const int status, run_program(o.program, variables));
+  const program_report r = read_reports(reports.path());
+  print_report(o, status, r);
+  if (!o.stats.empty()) STILLMAP_RETURN_IF_ERROR(save_stats(o.stats, r));
+  // The status is the program's own, as of a shell.
+  return static_cast<exit_status>(WIFSIGNALED(status) ? 128 + WTERMSIG(status)
+                                                      : WEXITSTATUS(status));
+}
+
+}  // namespace
+
+void add_run_command(command &root) {
+  auto [c, o] = root.add(
+      "run", &run_run,
+      "Runs a CUDA program that nobody changed on Stillmap's memory. What it allocates on a device "
+      "is served by Stillmap, all else by the driver. The exit status is the program's.");
+  c.ends_with_program = true;
+  c.size("--limit", o.limit, "the most memory the program gets, on each device");
+  c.text("--tag", o.tag, "TAG", "the tag of its memory (default: program)");
+  c.text("--stats", o.stats, "FILE", "write what its processes did, as JSON");
+  c.text("--record", o.record, "FILE", "record its requests as a trace, for stillmap trace replay");
+  c.flag("--explain", o.explain, "say who serves each function that allocates, and why");
+  c.flag("-q,--quiet", o.quiet, "say nothing at the end");
+  c.arguments(o.program, "PROGRAM", "the program and its arguments").required();
+  c.notes = "docs/programs.md says what is served, and how functions are found.\n";
+}
+
+}  // namespace stillmap::tool
