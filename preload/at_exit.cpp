@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <new>
 
-#include "preload/memory/heaps.h"
 #include "preload/memory/statistics.h"
 #include "preload/settings.h"
 
@@ -21,9 +20,7 @@ std::string with_process(std::string file) {
 }
 
 [[gnu::destructor]] void at_exit() {
-  bool used = false;
-  heaps::each([&](caching_allocator &) { used = true; });
-  if (!used || given_settings().stats.empty()) return;
+  if (!any_allocation() || given_settings().stats.empty()) return;
   try {
     const std::string file = with_process(given_settings().stats);
     const std::string text = describe_program();

@@ -64,6 +64,9 @@ STILLMAP_SERVED(cuStreamBeginCaptureToGraph_ptsz, word stream, word graph, word 
 STILLMAP_SERVED(cuStreamEndCapture, word stream, word graph)
 STILLMAP_SERVED(cuStreamEndCapture_ptsz, word stream, word graph)
 STILLMAP_SERVED(cuStreamDestroy_v2, word stream)
+// The device's default pool: memory/default_pool.cpp.
+STILLMAP_SERVED(cuMemPoolGetAttribute, word pool, number attribute, word value)
+STILLMAP_SERVED(cuMemPoolTrimTo, word pool, word keep)
 // What the program asks about memory: memory/queries.cpp, memory/nvml.cpp.
 STILLMAP_SERVED(cuMemGetInfo_v2, word free, word total)
 STILLMAP_SERVED(cuDeviceTotalMem_v2, word bytes, number device)

@@ -5,6 +5,7 @@
 
 #include "preload/functions/serve.h"
 #include "preload/memory/captures.h"
+#include "preload/memory/default_pool.h"
 #include "preload/memory/heaps.h"
 #include "preload/memory/statistics.h"
 
@@ -29,29 +30,35 @@ bool plain(word stream) noexcept {
   return pass_on<query>(stream, reinterpret_cast<word>(&status)) == code::success && status == 0;
 }
 
-template <function query, function f>
-driver_code allocate(word at, word bytes, word stream, default_stream d) noexcept {
-  const bool legal = at != 0 && bytes != 0 && plain<query>(stream);
-  const bool from_default = !other_pool_set.load(std::memory_order_relaxed);
-  caching_allocator *const heap = legal && from_default ? heaps::current() : nullptr;
-  if (heap == nullptr) {
-    const driver_code result = pass_on<f>(at, bytes, stream);
-    if (result == code::success) {
-      note_passed(!from_default ? passed::other_pools
-                  : legal       ? passed::not_served
-                                : passed::graph_memory,
-                  bytes);
-    }
-    return result;
-  }
-  const auto block = heap->allocate(bytes, stream_of(stream, d));
+driver_code allocate(caching_allocator &heap, word at, word bytes, stream_ref s) noexcept {
+  const auto block = heap.allocate(bytes, s);
   if (!block) return code_of(block.error());
   *reinterpret_cast<word *>(at) = reinterpret_cast<word>(*block);
   return code::success;
 }
 
-template <function f>
-driver_code allocate_from_pool(word at, word bytes, word pool, word stream) noexcept {
+template <function query, function f>
+driver_code allocate(word at, word bytes, word stream, default_stream d) noexcept {
+  const bool legal = at != 0 && bytes != 0 && plain<query>(stream);
+  const bool from_default = !other_pool_set.load(std::memory_order_relaxed);
+  caching_allocator *const heap = legal && from_default ? heaps::current() : nullptr;
+  if (heap != nullptr) return allocate(*heap, at, bytes, stream_of(stream, d));
+  const driver_code result = pass_on<f>(at, bytes, stream);
+  if (result == code::success) {
+    note_passed(!from_default ? passed::other_pools
+                : legal       ? passed::not_served
+                              : passed::graph_memory,
+                bytes);
+  }
+  return result;
+}
+
+template <function query, function f>
+driver_code allocate_from_pool(word at, word bytes, word pool, word stream,
+                               default_stream d) noexcept {
+  caching_allocator *const heap =
+      at != 0 && bytes != 0 && plain<query>(stream) ? heap_of_pool(pool) : nullptr;
+  if (heap != nullptr) return allocate(*heap, at, bytes, stream_of(stream, d));
   const driver_code result = pass_on<f>(at, bytes, pool, stream);
   if (result == code::success) note_passed(passed::other_pools, bytes);
   return result;
@@ -83,11 +90,14 @@ driver_code serve(numbered<function::cuMemAllocAsync_ptsz>, word at, word bytes,
 }
 driver_code serve(numbered<function::cuMemAllocFromPoolAsync>, word at, word bytes, word pool,
                   word stream) noexcept {
-  return allocate_from_pool<function::cuMemAllocFromPoolAsync>(at, bytes, pool, stream);
+  return allocate_from_pool<function::cuStreamIsCapturing, function::cuMemAllocFromPoolAsync>(
+      at, bytes, pool, stream, default_stream::legacy);
 }
 driver_code serve(numbered<function::cuMemAllocFromPoolAsync_ptsz>, word at, word bytes, word pool,
                   word stream) noexcept {
-  return allocate_from_pool<function::cuMemAllocFromPoolAsync_ptsz>(at, bytes, pool, stream);
+  return allocate_from_pool<function::cuStreamIsCapturing_ptsz,
+                            function::cuMemAllocFromPoolAsync_ptsz>(at, bytes, pool, stream,
+                                                                    default_stream::of_thread);
 }
 driver_code serve(numbered<function::cuMemFreeAsync>, word at, word stream) noexcept {
   return free<function::cuStreamIsCapturing, function::cuMemFreeAsync>(at, stream,

@@ -30,8 +30,8 @@ constexpr allocating_function allocating_functions[] = {
     {function::cuMemAllocPitch_v2, nullptr},
     {function::cuMemAllocAsync, nullptr},
     {function::cuMemAllocAsync_ptsz, nullptr},
-    {function::cuMemAllocFromPoolAsync, "the pool is the program's own"},
-    {function::cuMemAllocFromPoolAsync_ptsz, "the pool is the program's own"},
+    {function::cuMemAllocFromPoolAsync, nullptr},
+    {function::cuMemAllocFromPoolAsync_ptsz, nullptr},
     {function::cuMemAllocManaged, is_managed},
     {function::cuMemCreate, "the program maps this memory itself"},
     {function::cuArrayCreate_v2, is_array},
@@ -44,6 +44,13 @@ constexpr allocating_function allocating_functions[] = {
 void note_passed(passed why, word bytes) noexcept {
   passed_calls[static_cast<std::size_t>(why)].fetch_add(1, std::memory_order_relaxed);
   passed_bytes[static_cast<std::size_t>(why)].fetch_add(bytes, std::memory_order_relaxed);
+}
+
+bool any_allocation() noexcept {
+  bool any = false;
+  heaps::each([&](caching_allocator &) { any = true; });
+  for (const auto &calls : passed_calls) any = any || calls.load(std::memory_order_relaxed) != 0;
+  return any;
 }
 
 std::string describe_program() {

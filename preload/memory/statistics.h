@@ -22,6 +22,9 @@ enum class passed : std::uint8_t {
 
 void note_passed(passed why, word bytes) noexcept;
 
+// Whether there is anything to say: the program has allocated device memory.
+bool any_allocation() noexcept;
+
 // One JSON object, with a line for each device.
 // Errors: throws std::bad_alloc.
 std::string describe_program();
