@@ -1,0 +1,124 @@
+"""Programs of other people's frameworks, which know nothing of Stillmap, under `stillmap run`."""
+
+import importlib.util
+import json
+import pathlib
+import sys
+import unittest
+
+from processes import TestCase, needs
+
+TORCH = """
+import torch
+kept, seen = [], 0
+for turn in range(3):
+    for i in range(200):
+        n = 1 << (i % 22 + 4)
+        host = (torch.arange(n, dtype=torch.int64) * (2 * (i % 7) + 1) % 251).to(torch.uint8)
+        kept.append((host, host.to("cuda")))
+        if len(kept) > 50:
+            host, device = kept.pop(i * 7 % 50)
+            assert torch.equal(device.cpu(), host)
+            seen += 1
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    one = torch.arange(100_000, dtype=torch.int32).to("cuda", non_blocking=True)
+side.synchronize()
+assert torch.equal(one.cpu(), torch.arange(100_000, dtype=torch.int32))
+assert all(torch.equal(device.cpu(), host) for host, device in kept) and seen == 550
+"""
+
+LIMITED = """
+import torch
+free, total = torch.cuda.mem_get_info()
+assert total == 1 << 30 and free <= total, (free, total)
+first = torch.empty(600 << 20, dtype=torch.uint8, device="cuda")
+try:
+    torch.empty(600 << 20, dtype=torch.uint8, device="cuda")
+    raise SystemExit("the limit does not hold")
+except torch.OutOfMemoryError:
+    pass
+del first
+torch.cuda.empty_cache()
+torch.empty(600 << 20, dtype=torch.uint8, device="cuda").fill_(0)
+free, total = torch.cuda.mem_get_info()
+assert 0 <= free <= total == 1 << 30, (free, total)
+"""
+
+NUMBA = """
+import numpy as np
+from numba import cuda
+host = np.arange(1_000_000, dtype=np.int32)
+device = cuda.to_device(host)
+kept = [cuda.device_array(10**i, np.uint8) for i in range(1, 8)]
+assert (device.copy_to_host() == host).all()
+free, total = cuda.current_context().get_memory_info()
+assert free <= total
+"""
+
+CUDA_CORE = """
+from cuda.core import Device
+device = Device()
+device.set_current()
+stream = device.create_stream()
+for size in (100, 10_000, 1 << 20, 1 << 26):
+    device.allocate(size, stream=stream).close(stream)
+stream.sync()
+"""
+
+
+needs_cuda_core = unittest.skipUnless(
+    importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.core"), "not installed: cuda.core")
+
+
+class Programs(TestCase):
+    def run_program(self, code, *options, **variables):
+        """Runs the code by `stillmap run`, and returns what the program did."""
+        program, stats = pathlib.Path(self.folder, "program.py"), pathlib.Path(self.folder, "stats.json")
+        program.write_text(code, encoding="utf-8")
+        self.run_python("import sys, stillmap.__main__; stillmap.__main__.main(sys.argv[1:])", "run", "--stats", str(stats),
+                        *options, "--", sys.executable, str(program), cwd=self.folder, timeout=300, quiet=False,
+                        **variables)
+        processes = json.loads(stats.read_text(encoding="utf-8"))
+        self.assertEqual(len(processes), 1)
+        return processes[0]
+
+    def served(self, did):
+        return sum(device["allocations"] for device in did["devices"])
+
+    @needs("torch")
+    def test_torch_with_its_own_allocator(self):
+        did = self.run_program(TORCH)
+        self.assertGreater(self.served(did), 0)
+        self.assertEqual(did["passed_on"]["not_served"]["calls"], 0)
+
+    @needs("torch")
+    def test_torch_with_cuda_malloc_async(self):
+        did = self.run_program(TORCH, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
+        self.assertGreater(self.served(did), 600)
+        self.assertEqual(did["passed_on"]["other_pools"]["calls"], 0)
+
+    @needs("torch")
+    def test_torch_with_expandable_segments_maps_memory_itself(self):
+        did = self.run_program(TORCH, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+        self.assertGreater(did["passed_on"]["own_mappings"]["calls"], 0)
+
+    @needs("torch")
+    def test_torch_keeps_to_a_limit(self):
+        did = self.run_program(LIMITED, "--limit", "1G")
+        self.assertLessEqual(did["devices"][0]["committed_peak_bytes"], 1 << 30)
+        self.assertGreater(did["devices"][0]["out_of_memory"], 0)
+
+    @needs("numba")
+    def test_numba(self):
+        self.assertGreater(self.served(self.run_program(NUMBA)), 7)
+
+    @needs_cuda_core
+    def test_cuda_core(self):
+        did = self.run_program(CUDA_CORE)
+        self.assertEqual(self.served(did), 4)
+        self.assertEqual(did["passed_on"]["other_pools"]["calls"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
