@@ -172,8 +172,12 @@ TEST(arena_recall, pages_come_back_from_two_adjacent_reservations) {
   EXPECT_EQ(a.extents().aliased_bytes(), 2 * arena_page);
   EXPECT_EQ(a.allocate(request(2)), nullptr) << "its pages are in use";
   for (const std::uint64_t at : moved) EXPECT_EQ(a.blocks().free(at), free_outcome::done);
+  EXPECT_EQ(a.blocks().cached_bytes(), 2 * arena_page);
   a.blocks().flush();
+  EXPECT_EQ(a.blocks().cached_bytes(), 0u);
+  EXPECT_EQ(a.blocks().counters().recalled, 0u);
   EXPECT_EQ(value_of(a.allocate(request(2))), placement);
+  EXPECT_EQ(a.blocks().counters().recalled, 2u);
   EXPECT_EQ(a.extents().find_inconsistency(), "");
   EXPECT_EQ(a.extents().aliased_bytes(), 2 * arena_page) << "now the other addresses are";
   EXPECT_EQ(a.extents().free_bytes(), 0u);
