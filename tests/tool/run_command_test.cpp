@@ -1,0 +1,79 @@
+// `stillmap run`: the status is the program's, and what cannot be run is refused before it starts.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "tests/tool/command_test.h"
+
+namespace stillmap::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+class run_command : public command_test {};
+
+TEST_F(run_command, ends_as_the_program_does) {
+  EXPECT_EQ(run("run -- true").status, 0);
+  EXPECT_EQ(run("run -- sh -c 'exit 7'").status, 7);
+  EXPECT_EQ(run("run -- sh -c 'kill -9 $$'").status, 128 + 9);
+}
+
+TEST_F(run_command, a_program_without_cuda_sees_nothing) {
+  const ran plain = run("run -q -- sh -c 'echo out; echo err >&2; ls'");
+  EXPECT_EQ(plain.out.substr(0, 4), "out\n");
+  EXPECT_EQ(plain.err, "err\n");
+  const ran said = run("run -- echo out");
+  EXPECT_EQ(said.out, "out\n");
+  EXPECT_EQ(said.err, "stillmap: echo ended with status 0 and allocated no device memory\n");
+}
+
+TEST_F(run_command, arguments_after_the_program_are_its_own) {
+  EXPECT_EQ(run("run -q echo --limit 3 --help").out, "--limit 3 --help\n");
+}
+
+TEST_F(run_command, what_does_not_exist_is_not_found) {
+  expect_failure("run -- /no/such/program", 3, "cannot start /no/such/program");
+  expect_failure("run -- no-such-program", 3,
+                 "cannot start no-such-program: no such program in PATH");
+  expect_usage("run", "PROGRAM");
+  expect_usage("run --limit many -- true", "--limit");
+}
+
+TEST_F(run_command, a_static_program_is_refused) {
+  // The head of an ELF file without an interpreter.
+  const std::string path = (folder_ / "static").string();
+  std::string head(64, '\0');
+  head.replace(0, 5, "\177ELF\2", 5);
+  std::ofstream(path) << head;
+  ASSERT_EQ(::chmod(path.c_str(), 0755), 0);
+  expect_failure("run -- '" + path + "'", 5, "it is linked statically");
+  head[4] = 1;
+  std::ofstream(path) << head;
+  expect_failure("run -- '" + path + "'", 5, "it is a 32-bit program");
+}
+
+TEST_F(run_command, a_setuid_program_of_another_user_is_refused) {
+  const std::string path = (folder_ / "setuid").string();
+  fs::copy_file("/bin/true", path);
+  if (::chown(path.c_str(), 1, static_cast<gid_t>(-1)) != 0 || ::chmod(path.c_str(), 04755) != 0) {
+    GTEST_SKIP() << "needs root, and users that a user namespace maps, to make such a program";
+  }
+  expect_failure("run -- '" + path + "'", 5, "it is setuid");
+}
+
+TEST_F(run_command, memory_that_a_program_allocates_is_served) {
+  const std::string stats = (folder_ / "stats.json").string();
+  // The command itself is a CUDA program like any other.
+  const ran done =
+      run("run --explain --limit 1G --stats '" + stats + "' -- '" + program() + "' doctor");
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_NE(done.err.find("allocations served"), std::string::npos) << done.err;
+  EXPECT_NE(done.err.find("stillmap: it allocates device memory"), std::string::npos) << done.err;
+  EXPECT_NE(content(stats).find("\"live_peak_bytes\": "), std::string::npos);
+}
+
+}  // namespace
+}  // namespace stillmap::testing
