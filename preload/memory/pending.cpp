@@ -35,7 +35,7 @@ bool free_later(caching_allocator &heap, void *block) noexcept {
   waiting_blocks &w = waiting();
   const lock_guard lock(w.mutex);
   return with_host_memory("stillmap_preload",
-                          [&]() -> status {
+                          [&]() STILLMAP_REQUIRES(w.mutex) -> status {
                             w.all.push_back({&heap, block});
                             some.store(true, std::memory_order_release);
                             return {};
