@@ -23,7 +23,7 @@
 #include "stillmap/allocators/engine/heap_observers.h"
 #include "stillmap/allocators/engine/shared_pages.h"
 #include "stillmap/allocators/engine/stream_directory.h"
-#include "stillmap/allocators/internal/fork_watch.h"
+#include "stillmap/vmm/base/fork_watch.h"
 #include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/device.h"
 

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <memory>
 
-#include "stillmap/allocators/internal/fork_watch.h"
+#include "stillmap/vmm/base/fork_watch.h"
 
 namespace stillmap::python {
 namespace {

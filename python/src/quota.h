@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "python/src/gil.h"
-#include "stillmap/allocators/internal/fork_watch.h"
 #include "stillmap/allocators/torch/internal/device_share.h"
+#include "stillmap/vmm/base/fork_watch.h"
 
 namespace stillmap::python {
 

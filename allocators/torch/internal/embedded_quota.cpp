@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "stillmap/allocators/internal/fork_watch.h"
+#include "stillmap/vmm/base/fork_watch.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/start_thread.h"
 #include "stillmap/vmm/base/try.h"

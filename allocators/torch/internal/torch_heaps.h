@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "stillmap/allocators/caching_allocator.h"
-#include "stillmap/allocators/internal/fork_watch.h"
 #include "stillmap/allocators/torch/internal/torch_pools.h"
 #include "stillmap/allocators/torch/internal/torch_settings.h"
+#include "stillmap/vmm/base/fork_watch.h"
 #include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap::torch_plugin {
