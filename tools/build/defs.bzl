@@ -142,7 +142,7 @@ def _header_alone_checks(name, headers, deps):
         deps = deps,
     )
 
-def stillmap_library(name, deps = [], linkopts = ["-pthread"], exclude = [], local_defines = []):
+def stillmap_library(name, deps = [], linkopts = ["-pthread"], exclude = [], local_defines = [], **kwargs):
     """The library of the package it is called in, sub-folders included.
 
     A file's path is its include: checkpoint/image/reader.h is "stillmap/checkpoint/image/reader.h".
@@ -154,6 +154,7 @@ def stillmap_library(name, deps = [], linkopts = ["-pthread"], exclude = [], loc
       linkopts: linker options.
       exclude: sources of the folder that are not part of the library.
       local_defines: macros of its sources.
+      **kwargs: passed to cc_library.
     """
     folder = native.package_name()
     sources = native.glob(["**/*.cpp"], exclude = exclude)
@@ -169,6 +170,7 @@ def stillmap_library(name, deps = [], linkopts = ["-pthread"], exclude = [], loc
         local_defines = local_defines,
         strip_include_prefix = "",
         deps = deps + ["//" + module for module in STILLMAP_MODULES[folder]],
+        **kwargs
     )
 
     # The internal ones. Those with a source of the same name need no check: it includes them first, which

@@ -2,7 +2,7 @@
 # and what stands beside them. Sourced; sets STILLMAP_FOLDERS.
 mapfile -t STILLMAP_FOLDERS < <(
   {
-    sed -n 's,^    "\([a-z]*\)[a-z_/]*": \[.*,\1,p' "$(dirname "${BASH_SOURCE[0]}")/modules.bzl"
+    sed -n 's,^    "\([a-z_]*\)[a-z_/]*": \[.*,\1,p' "$(dirname "${BASH_SOURCE[0]}")/modules.bzl"
     printf '%s\n' hostcuda tools tests bench examples python
   } | sort -u
 )

@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-LIBRARIES = ("vmm", "allocators", "checkpoint", "preload", "bench/replay")
+LIBRARIES = ("vmm", "allocators", "checkpoint", "c_api", "preload", "bench/replay")
 
 # Pattern, what to do instead, and the files that may.
 RULES = (

@@ -32,6 +32,9 @@ SUFFIXES = (".h", ".cpp", ".cc", ".cu", ".cuh")
 # Modules that only the named parts may use: no other user of Stillmap needs an MPI.
 RESTRICTED = {"checkpoint/mpi": ("tests",)}
 
+# The one header whose path is not its include: programs in C know no modules.
+C_API = ("stillmap/c_api.h", "c_api/c_api.h")
+
 MODULE = re.compile(r'^    "([a-z_/]+)": \[(.*)\],$')
 LIST = re.compile(r"^(STILLMAP_[A-Z_]+) = \{$")
 FOLDERS = re.compile(r"^STILLMAP_INTERNAL_FOLDERS = \[(.*)\]$")
@@ -82,6 +85,8 @@ class Tree:
 
     def resolve(self, source, include):
         """The path of the project's file that an include names; None for another's header."""
+        if include == C_API[0]:
+            return C_API[1]
         if include.startswith("stillmap/"):
             return include[len("stillmap/"):]
         if include.startswith("hostcuda/") and "hostcuda/include/" + include in self.files:
@@ -146,8 +151,9 @@ def check_includes(tree, path):
         if target not in tree.files:
             yield where + "there is no %s" % target
             continue
-        if library and (quote != '"' or not include.startswith("stillmap/")):
-            yield where + 'write "stillmap/%s"' % target
+        spelled = C_API[0] if target == C_API[1] else "stillmap/" + target
+        if library and (quote != '"' or include != spelled):
+            yield where + 'write "%s"' % spelled
         if not library and include.startswith("stillmap/"):
             yield where + 'write "%s"' % target
         if not tree.may_use(module, target_module):
@@ -225,7 +231,7 @@ PLANTED = (
     "checkpoint/image/reader.h", "checkpoint/snapshot/s.h", "checkpoint/handoff/h.h",
     "checkpoint/migration/m.h", "checkpoint/control/c.h", "checkpoint/process/p.h",
     "checkpoint/mpi/m.h", "hostcuda/include/hostcuda/hostcuda.h", "hostcuda/src/machine.h",
-    "tools/stillmap/t.h", "tests/support/s.h", "bench/support/b.h",
+    "tools/stillmap/t.h", "tests/support/s.h", "bench/support/b.h", "c_api/c_api.h",
 )
 
 # Files with their text; and a part of the problem that they are, None where they are none.
@@ -241,6 +247,9 @@ CASES = (
     ({"vmm/base/page.h": '#include "stillmap/vmm/device.h"'}, "vmm/base must not include vmm"),
     ({"vmm/page.h": "#include <stillmap/vmm/base/units.h>"}, 'write "stillmap/vmm/base/units.h"'),
     ({"vmm/page.h": '#include "stillmap/vmm/gone.h"'}, "there is no vmm/gone.h"),
+    ({"c_api/b.cpp": '#include "stillmap/c_api.h"'}, None),
+    ({"c_api/b.cpp": '#include "stillmap/c_api/c_api.h"'}, 'write "stillmap/c_api.h"'),
+    ({"allocators/b.cpp": '#include "stillmap/c_api.h"'}, "allocators must not include c_api"),
     ({"vmm/page.h": "// included twice"}, "#pragma once is missing"),
     ({"vmm/base/units.cpp": '#include <vector>\n#include "stillmap/vmm/base/units.h"'}, "include vmm/base/units.h first"),
     # Arrows between libraries: upward, sideways and down.

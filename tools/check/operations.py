@@ -26,10 +26,10 @@ MAKES = re.compile(r"\b(?:make_error|make_system_error|file_error|system_error_a
 OPENS = re.compile(r'\boperation_scope \w+\(\s*|\bwith_host_memory\(\s*(?="|name_of\()|\benter\(impl_\.get\(\),\s*')
 NAMED = re.compile(r'(?:%s)"([^"]*)"' % OPENS.pattern)
 HANDED = re.compile(r"const char \*\s*(?:const )?(?:op|operation|\w+_op)\b(?! = \"\";)")
-ENTERED = re.compile(r"\boperation_scope \w+\(operation\)|\bwith_host_memory\(operation,")
+ENTERED = re.compile(r"\boperation_scope \w+\(operation\)|\b(?:with_host_memory|enter|create|destroy)\(operation,")
 FAILS = re.compile(r"\b(?:status|result)\b")
 # Where the name comes from: the scope itself, and what the library is entered with.
-SOURCES_OF_NAMES = ("vmm/base/operation", "vmm/base/host_memory.h", "vmm/base/error.h")
+SOURCES_OF_NAMES = ("vmm/base/operation", "vmm/base/host_memory.h", "vmm/base/error.h", "c_api/c_api.h")
 
 
 def tags_of(root, files):
