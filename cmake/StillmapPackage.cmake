@@ -10,8 +10,11 @@ list(REMOVE_ITEM _exported torch)
 set(STILLMAP_PACKAGE_BUILT "${_exported}")
 set(STILLMAP_PACKAGE_USES)
 foreach(_component IN LISTS _exported)
-  string(APPEND STILLMAP_PACKAGE_USES
-    "set(_stillmap_uses_${_component} \"${stillmap_USES_${_component}}\")\n")
+  set(_uses ${stillmap_USES_${_component}})
+  if(_component STREQUAL "c_api" AND NOT BUILD_SHARED_LIBS)
+    set(_uses)  # all of it is inside
+  endif()
+  string(APPEND STILLMAP_PACKAGE_USES "set(_stillmap_uses_${_component} \"${_uses}\")\n")
 endforeach()
 set(STILLMAP_PACKAGE_CHECKPOINT)
 if(TARGET stillmap_checkpoint)
@@ -70,8 +73,8 @@ function(stillmap_pc_includes target out)
 endfunction()
 
 foreach(_component IN LISTS stillmap_BUILT)
-  if(_component STREQUAL "torch")
-    continue()  # loaded, never linked
+  if(_component MATCHES "^(torch|c_api)$")
+    continue()  # loaded, never linked; below
   endif()
   set(_requires ${stillmap_USES_${_component}})
   list(TRANSFORM _requires PREPEND "stillmap-")
@@ -113,7 +116,15 @@ foreach(_component IN LISTS stillmap_BUILT)
     "${_requires_private}" "${_cflags}" "${_libs}" "${_libs_private}")
 endforeach()
 
-list(TRANSFORM _default PREPEND "stillmap-" OUTPUT_VARIABLE _requires)
+# For programs in C, with all of Stillmap inside.
+if(TARGET stillmap_c_api)
+  stillmap_pc(stillmap-c "Stillmap: the C API" "" "" "-I\${includedir}"
+    "-L\${libdir} -lstillmap_c" "")
+endif()
+
+set(_cxx ${_default})
+list(REMOVE_ITEM _cxx c_api)
+list(TRANSFORM _cxx PREPEND "stillmap-" OUTPUT_VARIABLE _requires)
 list(JOIN _requires " " _requires)
 stillmap_pc(stillmap "${PROJECT_DESCRIPTION}" "${_requires}" "" "" "" "")
 if(TARGET stillmap_checkpoint)
