@@ -4,13 +4,13 @@
 #include <string.h>
 
 // Returns the line from the function that uses it.
-#define CHECK(condition)                                                                      \
-  do {                                                                                        \
-    if (!(condition)) {                                                                       \
-      snprintf(t->report, t->room, "line %d: %s: %s", __LINE__, #condition,                   \
-               stillmap_error_message());                                                     \
-      return __LINE__;                                                                        \
-    }                                                                                         \
+#define CHECK(condition)                                                    \
+  do {                                                                      \
+    if (!(condition)) {                                                     \
+      snprintf(t->report, t->room, "line %d: %s: %s", __LINE__, #condition, \
+               stillmap_error_message());                                   \
+      return __LINE__;                                                      \
+    }                                                                       \
   } while (0)
 #define DONE(call) CHECK((call) == STILLMAP_OK)
 // What needs a device that maps pages is refused by others.

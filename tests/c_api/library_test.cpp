@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tests/c_api/world.h"
+#include "tests/support/effort.h"
 #include "tests/support/hostcuda_control.h"
 #include "tests/support/unique_name.h"
 
@@ -158,6 +159,15 @@ TEST_F(c_library_lifetime, has_a_versioned_name_and_needs_no_cuda) {
   EXPECT_NE(text.find("Library soname: [libstillmap_c.so.0]"), std::string::npos) << text;
   EXPECT_NE(text.find("NODELETE"), std::string::npos) << text;
   EXPECT_EQ(text.find("libcud"), std::string::npos) << text;
+}
+
+TEST_F(c_library_lifetime, is_called_by_ctypes) {
+  if (!sanitizer().empty()) GTEST_SKIP() << "Python is not built with a sanitizer";
+  if (std::system("python3 -c 'import ctypes' 2>/dev/null") != 0) GTEST_SKIP() << "no Python";
+  const std::string text =
+      output_of("python3 examples/c_api_ctypes.py '" + library_path() + "' 2>&1");
+  EXPECT_TRUE(text.ends_with("ok\n")) << text;
+  EXPECT_NE(text.find("stillmap_buffer_resize"), std::string::npos) << text;
 }
 
 // Two libraries with a Stillmap each, and the Stillmap of this program.

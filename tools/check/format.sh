@@ -8,7 +8,7 @@ formatter=$(type -P clang-format-14 || type -P clang-format) || {
   echo "format: no clang-format; on Debian: apt-get install clang-format-14" >&2
   exit 1
 }
-mapfile -t files < <(find "${STILLMAP_FOLDERS[@]}" -name '*.cpp' -o -name '*.h' | sort)
+mapfile -t files < <(find "${STILLMAP_FOLDERS[@]}" -name '*.cpp' -o -name '*.h' -o -name '*.c' | sort)
 ((${#files[@]})) || {
   echo "format: no files to check" >&2
   exit 1

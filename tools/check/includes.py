@@ -27,7 +27,7 @@ import tempfile
 
 MODULES_FILE = "tools/build/modules.bzl"
 PROGRAMS = ("tools", "tests", "bench", "examples", "python")
-SUFFIXES = (".h", ".cpp", ".cc", ".cu", ".cuh")
+SUFFIXES = (".h", ".cpp", ".c", ".cc", ".cu", ".cuh")
 
 # Modules that only the named parts may use: no other user of Stillmap needs an MPI.
 RESTRICTED = {"checkpoint/mpi": ("tests",)}
