@@ -195,6 +195,28 @@ with_pkgconfig() {
   grep -qF "driver $moved/" "$work/doctor" || fail "the installed command does not find hostcuda beside it: $(head -5 "$work/doctor")"
 }
 
+# Programs in C, which need neither C++ nor what Stillmap itself was built with: by pkg-config, by CMake and by
+# Python's ctypes. The header is C11 and C++17.
+with_c() {
+  local cc library strict=(-Wall -Wextra -pedantic -Werror)
+  export STILLMAP_DRIVER=host STILLMAP_HOSTCUDA=$hostcuda
+  library=$(find "$moved" -name 'libstillmap_c.so.0')
+  [[ $library ]] || fail "the prefix has no libstillmap_c.so.0"
+  echo '#include "stillmap/c_api.h"' >"$work/header.c"
+  for cc in gcc clang; do
+    type -P "$cc" >/dev/null || continue
+    # shellcheck disable=SC2046
+    "$cc" -std=c11 "${strict[@]}" -fsyntax-only $(pkg-config --cflags stillmap-c) "$work/header.c" &&
+      "$cc" -x c++ -std=c++17 "${strict[@]}" -fsyntax-only $(pkg-config --cflags stillmap-c) "$work/header.c" &&
+      "$cc" -std=c11 "${strict[@]}" "$root/examples/c_api.c" -o "$work/c_program" $(pkg-config --cflags --libs stillmap-c) &&
+      LD_LIBRARY_PATH=$(dirname "$library") "$work/c_program" || return 1
+  done
+  configure -S "$here/c_consumer" -B "$work/c-consumer" -DCMAKE_PREFIX_PATH="$moved" -DEXAMPLE="$root/examples/c_api.c" &&
+    cmake --build "$work/c-consumer" &&
+    ctest --test-dir "$work/c-consumer" --output-on-failure &&
+    python3 "$root/examples/c_api_ctypes.py" "$library"
+}
+
 # A program without Stillmap, by the installed command.
 with_hostcuda_command() {
   local run="$moved/bin/hostcuda run"
@@ -232,7 +254,7 @@ with_bazel() {
 }
 
 checks=(no_shadow no_internal_header is_relocatable headers_alone refused_programs with_find_package with_components
-  with_fetch_content core_alone prefix_at_installation wheel_without_prefix with_pkgconfig with_hostcuda_command
+  with_fetch_content core_alone prefix_at_installation wheel_without_prefix with_pkgconfig with_c with_hostcuda_command
   with_hostcuda_package with_bazel)
 (($#)) && checks=("$@")
 failed=0
