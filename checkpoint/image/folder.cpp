@@ -27,7 +27,9 @@ class folder_lister {
           files_, files_.open_at(directory, name.c_str(), folder_flags | O_NOFOLLOW, 0)};
       const status listed =
           in.fd < 0 ? make_system_error(-in.fd, "cannot open the folder") : add(in.fd, name + "/");
-      if (!listed) out_.unreadable.push_back({name, listed.error()});
+      if (listed || listed.error().code == std::errc::no_such_file_or_directory)
+        continue;  // or gone
+      out_.unreadable.push_back({name, listed.error()});
     }
     const auto by_name = [](const auto &a, const auto &b) { return a.name < b.name; };
     std::sort(out_.images.begin(), out_.images.end(), by_name);

@@ -134,6 +134,36 @@ TEST_F(image_children, a_neighbour_that_cannot_be_read_may_be_a_child) {
   expect_holds("b.smi", second_);
 }
 
+// Regression: where other programs made and removed folders beside the image, as in /tmp, it could not be replaced.
+TEST_F(image_children, a_folder_that_goes_meanwhile_does_not_block) {
+  struct going final : checkpoint::file_system {
+    fs::path folder;
+    bool when_listed = false;  // or when opened
+    int open_at(int directory, const char *name, int flags, unsigned mode) override {
+      if (std::string_view(name) != "neighbour") {
+        return checkpoint::file_system::open_at(directory, name, flags, mode);
+      }
+      if (!when_listed) fs::remove(folder);
+      const int fd = checkpoint::file_system::open_at(directory, name, flags, mode);
+      fs::remove(folder);
+      return fd;
+    }
+  } calls;
+  calls.folder = path("neighbour");
+  put("a.smi", base_);
+  for (const bool when_listed : {false, true}) {
+    calls.when_listed = when_listed;
+    fs::create_directory(calls.folder);
+    write_options how = small();
+    how.replace = true;
+    how.files = &calls;
+    contents_in_memory from(second_.contents);
+    const auto w = write(path("a.smi"), second_.what, from, how);
+    ASSERT_TRUE(w) << w.error().message();
+    EXPECT_FALSE(fs::exists(calls.folder));
+  }
+}
+
 // They depend on nothing that could be read, so they stand in nobody's way.
 TEST_F(image_children, neighbours_that_are_damaged_or_no_images_do_not_block) {
   put("a.smi", base_);
