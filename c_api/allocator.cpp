@@ -103,10 +103,10 @@ stillmap_status stillmap_allocator_allocate(stillmap_allocator *allocator, size_
                                             stillmap_stream stream,
                                             const stillmap_allocate_options *options,
                                             void **block) noexcept {
+  clear_output(block);
   return with_allocator("stillmap_allocator_allocate", allocator,
                         [&](caching_allocator &a) -> status {
                           if (block == nullptr) return missing("the place for the block is NULL");
-                          *block = nullptr;
                           allocate_options with;
                           if (options != nullptr) {
                             STILLMAP_ASSIGN_OR_RETURN(const auto o, read_struct(options));

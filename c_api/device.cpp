@@ -75,10 +75,10 @@ stillmap_status stillmap_device_get_memory(stillmap_device *device, uint64_t *fr
 }
 
 stillmap_status stillmap_device_get_tags(stillmap_device *device, char **json) noexcept {
+  clear_output(json);
   return enter("stillmap_device_get_tags", [&]() -> status {
     STILLMAP_ASSIGN_OR_RETURN(stillmap::device *const d, find_device(device));
     if (json == nullptr) return missing("the place for the text is NULL");
-    *json = nullptr;
     struct sums {
       std::size_t blocks = 0, reserved = 0, mapped = 0, suspended = 0;
     };

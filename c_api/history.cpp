@@ -8,7 +8,6 @@ namespace {
 
 status write_map(const caching_allocator &a, bool with_history, char **json) {
   if (json == nullptr) return missing("the place for the text is NULL");
-  *json = nullptr;
   STILLMAP_ASSIGN_OR_RETURN(heap_snapshot all, snapshot_of(a));
   if (!with_history) all.history = {};
   STILLMAP_ASSIGN_OR_RETURN(const std::string text, to_json(all));
@@ -23,12 +22,14 @@ using namespace stillmap;
 using namespace stillmap::c_api;
 
 stillmap_status stillmap_allocator_get_map(stillmap_allocator *allocator, char **json) noexcept {
+  clear_output(json);
   return with_allocator("stillmap_allocator_get_map", allocator,
                         [&](caching_allocator &a) { return write_map(a, false, json); });
 }
 
 stillmap_status stillmap_allocator_get_history(stillmap_allocator *allocator,
                                                char **json) noexcept {
+  clear_output(json);
   return with_allocator("stillmap_allocator_get_history", allocator,
                         [&](caching_allocator &a) { return write_map(a, true, json); });
 }

@@ -171,10 +171,10 @@ stillmap_status stillmap_suspender_forget(stillmap_suspender *suspender, const c
 }
 
 stillmap_status stillmap_suspender_get_tags(stillmap_suspender *suspender, char **json) noexcept {
+  clear_output(json);
   return with_suspender("stillmap_suspender_get_tags", suspender,
                         [&](suspender_object &s) -> status {
                           if (json == nullptr) return missing("the place for the text is NULL");
-                          *json = nullptr;
                           json_writer out;
                           out.begin_array();
                           for (const suspended_tag &each : s.suspender->suspended()) {

@@ -27,6 +27,12 @@ stillmap_status enter(const char *operation, Act &&act) noexcept {
   return done ? STILLMAP_OK : remember(operation, done.error());
 }
 
+// A pointer for the caller is NULL unless the call succeeds.
+template <class Pointer>
+void clear_output(Pointer *output) noexcept {
+  if (output != nullptr) *output = nullptr;
+}
+
 inline tl::unexpected<error> missing(const char *reason) noexcept {
   return make_error(errc::invalid_argument, reason);
 }

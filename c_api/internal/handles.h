@@ -72,9 +72,9 @@ stillmap_status destroy(const char *operation, const void *handle, handle_kind k
 template <class Handle, class Make>
 stillmap_status create(const char *operation, handle_kind kind, Handle **handle,
                        Make &&make) noexcept {
+  clear_output(handle);
   return enter(operation, [&]() -> status {
     if (handle == nullptr) return missing("the place for the handle is NULL");
-    *handle = nullptr;
     if (status used = note_use(); !used) return used;
     auto slot = handle_slot::take();
     if (!slot) return tl::unexpected(slot.error());

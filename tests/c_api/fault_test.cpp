@@ -36,13 +36,20 @@ struct c_operation {
   std::function<stillmap_status(c_world &, made_objects &)> run;
 };
 
-const std::string &image_path() {
-  static const std::string path =
-      (std::filesystem::temp_directory_path() / unique_name("stillmap-c-fault")).string();
-  return path;
-}
+// In a folder of its own: replacing an image looks at what is beside it.
+class image_folder {
+ public:
+  image_folder() { std::filesystem::create_directory(folder_); }
+  ~image_folder() { std::filesystem::remove_all(folder_); }
+  const char *image() const { return image_.c_str(); }
 
-std::vector<c_operation> c_operations() {
+ private:
+  const std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / unique_name("stillmap-c-fault");
+  const std::string image_ = (folder_ / "image.smi").string();
+};
+
+std::vector<c_operation> c_operations(const image_folder &folder) {
   static const char *const tags[] = {"buffer"};
   static const int values[64] = {1, 2, 3};
   return {
@@ -96,11 +103,11 @@ std::vector<c_operation> c_operations() {
          return stillmap_suspender_suspend(w.suspender, nullptr, nullptr, nullptr);
        }},
       {"stillmap_snapshot_save", true,
-       [](c_world &w, made_objects &) {
+       [&folder](c_world &w, made_objects &) {
          auto options = sized<stillmap_save_options>();
          options.replace = 1;
          options.threads = 1;
-         return stillmap_snapshot_save(w.device, image_path().c_str(), tags, 1, &options, nullptr);
+         return stillmap_snapshot_save(w.device, folder.image(), tags, 1, &options, nullptr);
        }},
   };
 }
@@ -151,11 +158,12 @@ class c_api_faults : public device_test {
     return happened;
   }
 
+  const image_folder folder_;
   std::size_t refused_ = 0, survived_ = 0, whole_ = 0;
 };
 
 TEST_F(c_api_faults, each_driver_call_failing_once) {
-  for (const c_operation &op : c_operations()) {
+  for (const c_operation &op : c_operations(folder_)) {
     const std::uint64_t stride = sweep_stride(3);
     for (std::uint64_t n = 1;; n += stride) {
       SCOPED_TRACE(op.function + ", driver call " + std::to_string(n));
@@ -177,11 +185,10 @@ TEST_F(c_api_faults, each_driver_call_failing_once) {
   EXPECT_GT(refused_, 15 / sweep_stride(3));
   std::printf("note: C API: %zu driver calls failed once and were refused, %zu survived\n",
               refused_, survived_);
-  std::filesystem::remove(image_path());
 }
 
 TEST_F(c_api_faults, each_host_allocation_failing_once) {
-  for (const c_operation &op : c_operations()) {
+  for (const c_operation &op : c_operations(folder_)) {
     const std::uint64_t stride = one_in(1);
     for (std::uint64_t n = 0;; n += stride) {
       SCOPED_TRACE(op.function + ", host allocation " + std::to_string(n));
@@ -199,7 +206,6 @@ TEST_F(c_api_faults, each_host_allocation_failing_once) {
   EXPECT_GT(refused_, fewest_points(50));
   std::printf("note: C API: %zu host allocations failed once and were refused, %zu survived\n",
               refused_, survived_);
-  std::filesystem::remove(image_path());
 }
 
 }  // namespace

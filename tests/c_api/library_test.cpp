@@ -108,6 +108,12 @@ void close_all(opened &o) {
   NEED(o.of->close(o.device) == STILLMAP_OK, o.of->message());
 }
 
+// Never destroyed: for what outlives the destructors of statics.
+c_library &kept_library() {
+  static auto *const kept = new c_library;
+  return *kept;
+}
+
 // Each case is a process of its own.
 class c_library_lifetime : public ::testing::Test {
  protected:
@@ -216,7 +222,7 @@ TEST_F(c_library_lifetime, is_used_and_ended_after_static_destructors) {
       o.of->destroy(o.allocator);
       o.of->close(o.device);
     });
-    left_over() = open_all(*new c_library);
+    left_over() = open_all(kept_library());
     for (int i = 0; i < 4; ++i) left_over().blocks.push_back(left_over().block(3 << 20));
   };
   IN_PROCESS(scenario);
@@ -224,7 +230,7 @@ TEST_F(c_library_lifetime, is_used_and_ended_after_static_destructors) {
 
 TEST_F(c_library_lifetime, may_be_left_open_at_exit) {
   const auto scenario = [] {
-    opened o = open_all(*new c_library);
+    opened o = open_all(kept_library());
     o.block(1 << 20);
     std::thread([&] { o.block(1 << 20); }).join();
   };
@@ -233,7 +239,7 @@ TEST_F(c_library_lifetime, may_be_left_open_at_exit) {
 
 TEST_F(c_library_lifetime, outlives_its_driver) {
   const auto scenario = [] {
-    opened o = open_all(*new c_library);
+    opened o = open_all(kept_library());
     void *const block = o.block(1 << 20);
     hostcuda_control::fail_from(nullptr, 1, CUDA_ERROR_DEINITIALIZED);
     NEED(o.of->free(o.allocator, block) == STILLMAP_OK, o.of->message());

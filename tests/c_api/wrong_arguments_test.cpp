@@ -367,6 +367,35 @@ TEST_F(c_api_wrong_arguments, what_ends_an_object_ignores_null) {
   EXPECT_EQ(stillmap_control_destroy(nullptr), STILLMAP_OK);
 }
 
+TEST_F(c_api_wrong_arguments, a_failed_call_leaves_null_in_its_outputs) {
+  c_world w(false);
+  int here = 0;
+  const auto garbage = [&here](auto *&output) {
+    output = reinterpret_cast<std::remove_reference_t<decltype(output)>>(&here);
+  };
+  stillmap_device *device = nullptr;
+  garbage(device);
+  EXPECT_NE(stillmap_device_open(-1, &device), STILLMAP_OK);
+  EXPECT_EQ(device, nullptr);
+  stillmap_buffer *buffer = nullptr;
+  garbage(buffer);
+  EXPECT_NE(stillmap_buffer_create(nullptr, nullptr, &buffer), STILLMAP_OK);
+  EXPECT_EQ(buffer, nullptr);
+  void *block = &here;
+  EXPECT_NE(stillmap_allocator_allocate(nullptr, 1, nullptr, nullptr, &block), STILLMAP_OK);
+  EXPECT_EQ(block, nullptr);
+  for (const auto text :
+       {+[](char **json) { return stillmap_allocator_get_map(nullptr, json); },
+        +[](char **json) { return stillmap_allocator_get_history(nullptr, json); },
+        +[](char **json) { return stillmap_device_get_tags(nullptr, json); },
+        +[](char **json) { return stillmap_suspender_get_tags(nullptr, json); }}) {
+    char *json = nullptr;
+    garbage(json);
+    EXPECT_NE(text(&json), STILLMAP_OK);
+    EXPECT_EQ(json, nullptr);
+  }
+}
+
 // On objects that exist: any numbers, whose ends may overflow.
 TEST_F(c_api_wrong_arguments, random_numbers_do_no_harm) {
   const auto seed = static_cast<std::uint64_t>(::testing::UnitTest::GetInstance()->random_seed());
