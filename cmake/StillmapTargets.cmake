@@ -4,7 +4,7 @@
 function(stillmap_target target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow
-    $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)  # vmm/base/mutex.h
+    $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wthread-safety>)  # vmm/base/mutex.h
   # g++ 12 warns of copies in libstdc++'s own std::string that cannot be (GCC's bug 105651).
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${target} PRIVATE -Wno-restrict -Wno-stringop-overflow)
