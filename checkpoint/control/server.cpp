@@ -39,6 +39,7 @@ class server::core {
   }
 
   const std::string &address() const { return address_; }
+  executor &runs() { return executor_; }
   const creating_process &process() const { return process_; }
 
  private:
@@ -64,6 +65,12 @@ server::~server() {
 }
 const std::string &server::address() const {
   return core_->address();
+}
+job_status server::job() const {
+  return core_->runs().job();
+}
+result<request_kind> server::abort() {
+  return with_host_memory("control::server::abort", [&] { return core_->runs().abort({}); });
 }
 
 }  // namespace stillmap::control

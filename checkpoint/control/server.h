@@ -1,10 +1,11 @@
 // Controls a running process over a Unix socket: status, suspend, resume, snapshot, handoff,
-// migration. docs/control.md has the protocol, and the commands that use it.
+// migration. docs/control.md; docs/control_protocol.md has the messages.
 #pragma once
 
 #include <memory>
 #include <string>
 
+#include "stillmap/checkpoint/control/requests.h"
 #include "stillmap/checkpoint/control/server_options.h"
 #include "stillmap/vmm/device.h"
 
@@ -33,6 +34,10 @@ class server {
   ~server();
 
   const std::string &address() const;
+  // The request that is being carried out. Cost: no driver call.
+  job_status job() const;
+  // Cancels it, as client::abort() does; not from a callback. Errors: as client::abort().
+  result<request_kind> abort();
 
  private:
   class core;

@@ -42,6 +42,9 @@ struct server_options {
   // A literal. If set, the server only holds its address: every request is refused as busy, for
   // this reason.
   const char *not_ready = nullptr;
+  // A literal. If set, requests that give the memory to another process (handoff, migrate) are refused as not
+  // supported, for this reason: the application could not go on without its memory.
+  const char *keeps_memory = nullptr;
   // Whether to serve this process. Empty: if it runs as the same user or as root. A process that is served can
   // suspend, move and drop memory, and have files written with the rights of this process. Called for each
   // connection, on the thread that accepts them: it must not wait.

@@ -60,6 +60,11 @@ job_status executor::job_locked() const {
   return out;
 }
 
+job_status executor::job() const {
+  const lock_guard lock(mutex_);
+  return job_locked();
+}
+
 tl::unexpected<error> executor::busy_locked() const {
   const job_status j = job_locked();
   const error e = make_error(errc::busy, "another request is being carried out",
@@ -115,6 +120,11 @@ result<std::vector<std::string>> executor::tags_for(bool all,
     return make_error(errc::invalid_argument, "the process has no memory with a tag");
   }
   return std::vector<std::string>(tags.begin(), tags.end());
+}
+
+stillmap::status executor::check_may_release() const {
+  if (options_.keeps_memory == nullptr) return {};
+  return make_error(errc::not_supported, options_.keeps_memory);
 }
 
 stillmap::status executor::check_mapped(tags_view tags) const {
@@ -302,6 +312,7 @@ result<image::written> executor::snapshot(
 
 result<handoff::sent_memory> executor::handoff(const handoff_request &r, std::stop_token stop,
                                                std::stop_token waits) {
+  STILLMAP_RETURN_IF_ERROR(check_may_release());
   STILLMAP_ASSIGN_OR_RETURN(const auto my_turn, take_turn(request_kind::handoff));
   STILLMAP_ASSIGN_OR_RETURN(const auto tags, tags_for(r.all, r.tags));
   STILLMAP_RETURN_IF_ERROR(check_mapped(tags));

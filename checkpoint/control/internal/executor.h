@@ -30,6 +30,7 @@ class executor {
   // Never waits for a request.
   // Cost: one driver call and the context switch.
   process_status status() const;
+  job_status job() const STILLMAP_EXCLUDES(mutex_);
 
   result<checkpoint::suspended_tag> suspend(const suspend_request &r, std::stop_token stop);
   result<checkpoint::suspended_tag> resume(const resume_request &r);
@@ -67,6 +68,8 @@ class executor {
                                                  const checkpoint::suspend_options &options,
                                                  checkpoint::suspender &with,
                                                  suspended_stores &entries);
+  // For what gives the memory to another process.
+  stillmap::status check_may_release() const;
   // Finds what would be refused anyway, before the application is stopped for it.
   stillmap::status check_mapped(tags_view tags) const;
   stillmap::status quiesce(tags_view tags, const std::stop_token &stop) const;

@@ -70,6 +70,7 @@ result<migration::send_options> executor::send_options_for(const migrate_request
 result<migration::sent_memory> executor::migrate(
     const migrate_request &r, const std::stop_token &stop,
     const std::function<void(const migration::progress &)> &on_progress) {
+  STILLMAP_RETURN_IF_ERROR(check_may_release());
   STILLMAP_ASSIGN_OR_RETURN(auto my_turn, take_turn(request_kind::migrate, stop));
   STILLMAP_ASSIGN_OR_RETURN(auto tags, tags_for(r.all, r.tags));
   STILLMAP_RETURN_IF_ERROR(check_mapped(tags));
