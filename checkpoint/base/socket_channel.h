@@ -1,5 +1,5 @@
 // Messages with file descriptors over a Unix socket. Each message has a size limit and a timeout.
-// docs/control.md#protocol
+// docs/control_protocol.md
 #pragma once
 
 #include <sys/types.h>

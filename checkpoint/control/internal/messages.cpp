@@ -26,7 +26,7 @@ tl::unexpected<error> malformed(const char *what) {
   return make_error(errc::corrupt, what);
 }
 
-// The fields of each message, in the order of docs/control.md#protocol.
+// The fields of each message, in the order of docs/control_protocol.md.
 
 template <class Wire>
 void fields(Wire &, field_of<Wire, empty_request> &) {}

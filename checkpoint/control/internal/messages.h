@@ -1,5 +1,5 @@
 // Messages of the control protocol: requests and responses as bytes, with every field checked when
-// it is read. checkpoint::socket_channel frames them. docs/control.md#protocol
+// it is read. checkpoint::socket_channel frames them. docs/control_protocol.md
 #pragma once
 
 #include <cstddef>
