@@ -14,6 +14,8 @@ std::atomic<torch_heaps *> &heaps_slot() {
   return all;
 }
 
+constinit std::atomic<heap_observer> of_new_heaps{nullptr};
+
 // The heaps that are there, or these.
 torch_heaps &enter_heaps(std::unique_ptr<torch_heaps> made) {
   torch_heaps *known = nullptr;
@@ -25,9 +27,16 @@ torch_heaps &enter_heaps(std::unique_ptr<torch_heaps> made) {
 
 }  // namespace
 
+void observe_new_heaps(heap_observer observer) noexcept {
+  of_new_heaps.store(observer, std::memory_order_release);
+}
+
 result<caching_allocator *> torch_heaps::open(int ordinal) {
   if (caching_allocator *const heap = known(ordinal)) return heap;
-  return with_host_memory([&] { return create(ordinal); });
+  auto made = with_host_memory([&] { return create(ordinal); });
+  const heap_observer tell = of_new_heaps.load(std::memory_order_acquire);
+  if (made && tell != nullptr) tell(ordinal);
+  return made;
 }
 
 result<caching_allocator *> torch_heaps::create(int ordinal) {

@@ -16,6 +16,11 @@
 
 namespace stillmap::torch_plugin {
 
+// Told of each heap once it has been created, on the thread of the request and without a lock of ours; PyTorch may
+// hold its own. By several threads at once, of one heap perhaps more than once. One for the process; null: none.
+using heap_observer = void (*)(int ordinal) noexcept;
+void observe_new_heaps(heap_observer observer) noexcept;
+
 // Never destroyed: Python frees tensors while the process ends, after this library's destructors would
 // have run, and perhaps after the driver's.
 //

@@ -1,6 +1,7 @@
 // Heaps with a tag of their own, as PyTorch's MemPools call them.
 #include "stillmap/allocators/torch/internal/tagged_heaps.h"
 
+#include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
@@ -50,6 +51,22 @@ TEST_F(tagged_heaps, each_tag_has_functions_of_its_own) {
       return heaps_of_tag(tag)->known(0)->stats().total.requested;
     };
     MUST(requested("weights") == 3_MiB && requested("cache") == 5_MiB, "each has its own heap");
+  };
+  IN_OWN_PROCESS(scenario, "");
+}
+
+std::atomic<int> last_new_heap{-1};
+
+TEST_F(tagged_heaps, the_first_memory_on_a_device_is_told_to_an_observer) {
+  const auto scenario = [] {
+    void *const before = functions("before").allocate(1_MiB, 0, nullptr);
+    torch_plugin::observe_new_heaps([](int ordinal) noexcept { last_new_heap = ordinal; });
+    const heap_functions f = functions("observed");
+    MUST(before != nullptr && last_new_heap == -1, "nothing was allocated to it");
+    MUST(f.allocate(1_MiB, 99, nullptr) == nullptr && last_new_heap == -1, "no device, no heap");
+    MUST(f.allocate(1_MiB, 0, nullptr) != nullptr && last_new_heap == 0, "it has a heap");
+    last_new_heap = -1;
+    MUST(f.allocate(1_MiB, 0, nullptr) != nullptr && last_new_heap == -1, "it is told once");
   };
   IN_OWN_PROCESS(scenario, "");
 }
