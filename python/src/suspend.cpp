@@ -2,14 +2,12 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
-#include <map>
-#include <mutex>
-
 #include "python/src/checkpoint.h"
 #include "python/src/devices.h"
 #include "python/src/errors.h"
 #include "python/src/gil.h"
 #include "python/src/paths.h"
+#include "python/src/suspenders.h"
 #include "python/src/text.h"
 #include "stillmap/allocators/torch/internal/device_share.h"
 #include "stillmap/checkpoint/base/host_room.h"
@@ -24,35 +22,6 @@ namespace {
 using checkpoint::backing_store;
 using checkpoint::suspended_tag;
 using checkpoint::suspender;
-
-// One for each device. Never destroyed: what is suspended must outlive Python's objects.
-struct suspenders {
-  std::mutex mutex;
-  std::map<int, std::unique_ptr<suspender>> all;
-};
-
-suspenders &all_suspenders() {
-  static suspenders *const made = new suspenders;
-  return *made;
-}
-
-suspender *known_suspender(int ordinal) {
-  suspenders &s = all_suspenders();
-  const std::lock_guard lock(s.mutex);
-  const auto found = s.all.find(ordinal);
-  return found != s.all.end() ? found->second.get() : nullptr;
-}
-
-result<suspender *> suspender_of(int ordinal) {
-  STILLMAP_ASSIGN_OR_RETURN(const device d, open_device(ordinal));
-  suspenders &s = all_suspenders();
-  const std::lock_guard lock(s.mutex);
-  std::unique_ptr<suspender> &place = s.all[ordinal];
-  if (!place) {
-    STILLMAP_ASSIGN_OR_RETURN(place, suspender::create(d));
-  }
-  return place.get();
-}
 
 const char *name_of_store(backing_store store) {
   switch (store) {
@@ -94,7 +63,7 @@ nb::dict suspend_tag(const std::string &tag, int device, const std::string &stor
     options.directory = path_of(directory);
   }
   return dict_of(value_of(without_gil([&]() -> result<suspended_tag> {
-    STILLMAP_ASSIGN_OR_RETURN(suspender * of, suspender_of(device));
+    STILLMAP_ASSIGN_OR_RETURN(const auto of, suspender_of(device));
     return of->suspend(tag, options);
   })));
 }
@@ -172,7 +141,7 @@ void bind_suspend(nb::module_ &m) {
       "resume",
       [](const std::string &tag, int device) {
         return dict_of(value_of(without_gil([&]() -> result<suspended_tag> {
-          STILLMAP_ASSIGN_OR_RETURN(suspender * of, suspender_of(device));
+          STILLMAP_ASSIGN_OR_RETURN(const auto of, suspender_of(device));
           return resume_tag(*of, tag, device);
         })));
       },
@@ -188,7 +157,7 @@ void bind_suspend(nb::module_ &m) {
       "forget",
       [](const std::string &tag, int device) {
         check(without_gil([&]() -> status {
-          STILLMAP_ASSIGN_OR_RETURN(suspender * of, suspender_of(device));
+          STILLMAP_ASSIGN_OR_RETURN(const auto of, suspender_of(device));
           return of->forget(tag);
         }));
       },
@@ -199,7 +168,7 @@ void bind_suspend(nb::module_ &m) {
       "suspended",
       [](int device) {
         const auto all = without_gil([&] {
-          const suspender *const of = known_suspender(device);
+          const auto of = known_suspender(device);
           return of != nullptr ? of->suspended() : std::vector<suspended_tag>{};
         });
         nb::list list;
