@@ -110,6 +110,19 @@ nb::object exception_of(const error &e) {
   return made;
 }
 
+errc code_of(nb::handle exception) {
+  const auto is_a = [&](PyObject *kind) {
+    return PyErr_GivenExceptionMatches(exception.ptr(), kind) != 0;
+  };
+  if (is_a(classes.invalid_argument)) return errc::invalid_argument;
+  if (is_a(classes.out_of_memory)) return errc::out_of_memory;
+  if (is_a(classes.not_supported)) return errc::not_supported;
+  if (is_a(classes.device_lost)) return errc::device_lost;
+  if (is_a(classes.corrupt)) return errc::corrupt;
+  if (is_a(classes.cancelled) || is_a(PyExc_KeyboardInterrupt)) return errc::operation_canceled;
+  return errc::busy;
+}
+
 void raise(const error &e) {
   const nb::object made = exception_of(e);
   PyErr_SetObject(made.type().ptr(), made.ptr());

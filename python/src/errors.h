@@ -16,6 +16,8 @@ void bind_errors(nb::module_ &m);
 
 // The exception object for an error. Requires the GIL, as all below.
 nb::object exception_of(const error &e);
+// What an exception of a callback means to the library: its class's, busy for one that is not of Stillmap.
+errc code_of(nb::handle exception);
 [[noreturn]] void raise(const error &e);
 // An error of the Python interface itself; `operation` names the Python function.
 tl::unexpected<error> make_python_error(errc c, const char *operation, const char *reason,

@@ -8,6 +8,7 @@
 #include "python/src/allocator.h"
 #include "python/src/buffer.h"
 #include "python/src/checkpoint.h"
+#include "python/src/control.h"
 #include "python/src/devices.h"
 #include "python/src/errors.h"
 #include "python/src/exports.h"
@@ -79,6 +80,7 @@ NB_MODULE(_native_of_main, m) {
   bind_suspend(m);
   bind_snapshot(m);
   bind_publication(m);
+  bind_control(m);
   bind_torch(m);
   bind_page_sharing(m);
   bind_replay(m);

@@ -7,6 +7,7 @@
 #include "python/src/errors.h"
 #include "python/src/gil.h"
 #include "python/src/paths.h"
+#include "python/src/safe_points.h"
 #include "python/src/suspenders.h"
 #include "python/src/text.h"
 #include "stillmap/allocators/torch/internal/device_share.h"
@@ -142,7 +143,9 @@ void bind_suspend(nb::module_ &m) {
       [](const std::string &tag, int device) {
         return dict_of(value_of(without_gil([&]() -> result<suspended_tag> {
           STILLMAP_ASSIGN_OR_RETURN(const auto of, suspender_of(device));
-          return resume_tag(*of, tag, device);
+          auto back = resume_tag(*of, tag, device);
+          if (back) safe_points::all().release(device, tag);
+          return back;
         })));
       },
       nb::arg("tag"), nb::kw_only(), nb::arg("device") = 0,
@@ -158,7 +161,9 @@ void bind_suspend(nb::module_ &m) {
       [](const std::string &tag, int device) {
         check(without_gil([&]() -> status {
           STILLMAP_ASSIGN_OR_RETURN(const auto of, suspender_of(device));
-          return of->forget(tag);
+          STILLMAP_RETURN_IF_ERROR(of->forget(tag));
+          safe_points::all().release(device, tag);
+          return {};
         }));
       },
       nb::arg("tag"), nb::kw_only(), nb::arg("device") = 0,

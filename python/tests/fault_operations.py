@@ -399,6 +399,7 @@ def add_functions(table):
     for store in ("pinned_host", "file", "discard"):
         table.add("suspend", lambda b, store=store: stillmap.suspend(TAG, store=store, directory=b.folder) and None,
                   buffer(8, 3), store, vmm=True)
+    table.add("serve", lambda b: b.put("server", stillmap.serve()) and None, buffer(8, 3), vmm=True)
     table.add("suspend", lambda b: stillmap.suspend(TAG) and None, two_kinds, "a buffer and an allocator", vmm=True)
     table.add("resume", lambda b: stillmap.resume(TAG) and None, away, vmm=True)
     table.add("forget", lambda b: stillmap.forget(TAG), away, vmm=True)

@@ -108,6 +108,8 @@ class Bench:
             blocks = {block: (self.contents_of(at), thing.usable_size(at)) for block, (at, _) in self.blocks.items()}
             return {**{key: total[key] for key in ("live", "requested", "blocks", "pending_free")},
                     "contents": blocks, "limit": thing.limit}
+        if isinstance(thing, stillmap.Server):
+            return "closed" if thing.closed else thing.address
         if isinstance(thing, stillmap.Restored):
             return "closed" if thing.closed else [block["nbytes"] for block in thing.blocks]
         if isinstance(thing, stillmap.PublicationClaim):

@@ -18,7 +18,7 @@ READERS = {
 }
 # Functions that change nothing on a device, or are made of the others.
 OTHERS = {"version", "device_count", "memory_map", "stream_handle", "plugin_path", "last_error", "suspended", "record",
-          "timeline", "replay", "publications", "withdraw"}
+          "timeline", "replay", "publications", "withdraw", "safe_point", "safe_region"}
 
 
 @unittest.skipUnless(device()["hostcuda"], "needs a driver that can be told to fail")

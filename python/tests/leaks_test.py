@@ -63,6 +63,13 @@ class Leaks(TestCase):
 
         self.check(act, 25)
 
+    def test_control_servers(self):
+        def act():
+            with stillmap.serve(quiesce=lambda tags, stopped: server), stillmap.safe_region():
+                server = stillmap.safe_point()
+
+        self.check(act, 40)
+
     def test_reports(self):
         with stillmap.CachingAllocator() as heap:
             heap.record_history(events=100)
