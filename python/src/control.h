@@ -14,6 +14,7 @@ namespace nb = nanobind;
 control::server_callbacks callbacks_of(nb::handle quiesce, nb::handle resume, nb::handle released,
                                        nb::handle throttle);
 
-void bind_control(nb::module_ &m);  // control.cpp
+void bind_control(nb::module_ &m);        // control.cpp
+void bind_torch_control(nb::module_ &m);  // torch_control.cpp
 
 }  // namespace stillmap::python

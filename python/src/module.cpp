@@ -82,6 +82,7 @@ NB_MODULE(_native_of_main, m) {
   bind_publication(m);
   bind_control(m);
   bind_torch(m);
+  bind_torch_control(m);
   bind_page_sharing(m);
   bind_replay(m);
   bind_timeline(m);

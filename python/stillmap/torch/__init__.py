@@ -12,6 +12,7 @@
 Sizes are bytes. Tested with PyTorch 2.14 and 2.15.
 """
 
+from ._control import safe_point
 from ._growable import GrowableTensor
 from ._pool import Pool, pool
 from ._publication import PublishedState, attach, attach_or_load, make_writable, publish
@@ -21,4 +22,4 @@ from ._use import in_use, memory_map, memory_summary, stats, use
 
 __all__ = ["GrowableTensor", "Pool", "PublishedState", "Report", "Restored", "attach", "attach_or_load", "in_use",
            "make_writable", "memory_map", "memory_summary", "pool", "publish", "report", "restore", "resume",
-           "snapshot", "stats", "suspend", "suspended", "use"]
+           "safe_point", "snapshot", "stats", "suspend", "suspended", "use"]

@@ -12,7 +12,7 @@ import torch
 import stillmap
 from stillmap import _native
 
-from . import _mempools, _multiprocessing, _served, _state, _use
+from . import _control, _mempools, _multiprocessing, _served, _state, _use
 from ._plugin import allocator_of, device_index, route_copies
 
 _lock = threading.Lock()
@@ -146,7 +146,7 @@ def pool(tag: str, *, device: Any = None, limit: int | None = None, peers: bool 
     limit: bytes of the tag on each device. peers: whether the devices that can access the memory may (None: yes). share,
     share_limit: a quota that other processes take part in, too, as in use(); the pools of this process are one
     participant. exportable: other processes can map the memory, as in use(). The options count for the first pool of a
-    tag. STILLMAP_TORCH_LIMIT, _PEERS and _EXPORTABLE and STILLMAP_SHARE apply as in use(). A tag on which nothing was
+    tag. STILLMAP_TORCH_LIMIT, _PEERS and _EXPORTABLE, STILLMAP_SHARE and STILLMAP_CONTROL apply as in use(). A tag on which nothing was
     allocated cannot be suspended.
 
     Before 2.14 PyTorch does not serve such pools where `expandable_segments` is on (pytorch issue 147851).
@@ -164,6 +164,7 @@ def pool(tag: str, *, device: Any = None, limit: int | None = None, peers: bool 
     with _lock:
         known = _allocators.get(tag)
         if known is None:
+            _control.start(None)
             _served.install()
             _multiprocessing.install()
             known = _allocators[tag] = (

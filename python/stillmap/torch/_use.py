@@ -11,7 +11,7 @@ import torch
 import stillmap
 from stillmap import _native
 
-from . import _multiprocessing, _statistics
+from . import _control, _multiprocessing, _statistics
 from ._plugin import address_of, allocator_of, connect, device_index, route_copies
 
 _lock = threading.Lock()
@@ -20,7 +20,7 @@ _used: dict[str, Any] | None = None
 
 def use(*, tag: str | None = None, limit: int | None = None, peers: bool | None = None,
         page_size: int | None = None, share: str | None = None, share_limit: int | None = None,
-        exportable: bool | None = None) -> None:
+        exportable: bool | None = None, control: bool | str | None = None) -> None:
     """Makes Stillmap the allocator of all of PyTorch's device memory. Call it before the first tensor on a GPU.
 
     tag: of the memory, for suspend(), resume() and snapshot(); "torch". limit: bytes on each device. peers: whether the
@@ -29,9 +29,12 @@ def use(*, tag: str | None = None, limit: int | None = None, peers: bool | None 
     other processes take part in, too (docs/sharing.md): each gives free memory to those that need more; of device n the
     name is followed by ".n", but for 0; "": none. share_limit: bytes of all of them on a device, where nobody takes
     part in it yet (default: the device's memory). exportable: other processes can map the memory, which
-    torch.multiprocessing needs for CUDA tensors (default: no). An option that is not given comes from
-    STILLMAP_TORCH_TAG, _LIMIT, _PEERS, _PAGE_SIZE or _EXPORTABLE, or STILLMAP_SHARE ("name" or "name:limit"). Of the two limits, and of what
-    `set_per_process_memory_fraction` allows, the smallest holds. A second call with the same options does nothing.
+    torch.multiprocessing needs for CUDA tensors (default: no). control: True, or an address, starts a control server on
+    each device that is used, with which `stillmap task suspend` and the like stop the program after a step of an
+    optimizer, or at a safe_point() (docs/control.md#from-python). An option that is not given comes from
+    STILLMAP_TORCH_TAG, _LIMIT, _PEERS, _PAGE_SIZE or _EXPORTABLE, STILLMAP_SHARE ("name" or "name:limit"), or
+    STILLMAP_CONTROL (1, or an address). Of the two limits, and of what `set_per_process_memory_fraction` allows, the
+    smallest holds. A second call with the same options does nothing.
 
     With it, `Tensor.record_stream`, `torch.cuda.empty_cache`, `set_per_process_memory_fraction`, CUDA graphs,
     `torch.cuda.memory_stats`, `memory_allocated` and the like work. PyTorch itself then has no MemPool, no snapshots
@@ -43,7 +46,7 @@ def use(*, tag: str | None = None, limit: int | None = None, peers: bool | None 
     """
     global _used
     options = {"tag": tag, "limit": limit, "peers": peers, "page_size": page_size, "share": share,
-               "share_limit": share_limit, "exportable": exportable}
+               "share_limit": share_limit, "exportable": exportable, "control": control}
     if tag is None:
         tag = os.environ.get("STILLMAP_TORCH_TAG") or "torch"
     if not tag:
@@ -60,6 +63,7 @@ def use(*, tag: str | None = None, limit: int | None = None, peers: bool | None 
                 f"stillmap.torch.use: PyTorch {torch.__version__} cannot tell an allocator of record_stream; "
                 "2.1 and later can")
         # Before PyTorch's own: if that fails, the settings do no harm.
+        _control.start(control)
         _native._torch_configure(tag, limit, peers, page_size, share, share_limit, exportable)
         try:
             torch._C._cuda_changeCurrentAllocator(allocator)
