@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "stillmap/allocators/internal/fork_watch.h"
 #include "stillmap/checkpoint/control/server_options.h"
+#include "stillmap/vmm/base/fork_watch.h"
 #include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap::python {

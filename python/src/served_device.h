@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "stillmap/allocators/internal/fork_watch.h"
 #include "stillmap/checkpoint/control/server.h"
+#include "stillmap/vmm/base/fork_watch.h"
 #include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap::python {
