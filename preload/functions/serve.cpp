@@ -4,6 +4,8 @@
 
 namespace stillmap::preload {
 
+constinit thread_local const void *lookup_caller = nullptr;
+
 void *find_next(function f) noexcept {
   void *const found = find_behind_us(symbol_of(f));
   if (found != nullptr) set_next(f, found);

@@ -11,6 +11,14 @@ namespace stillmap::preload {
 template <function>
 struct numbered {};
 
+// The caller of the function that is looked up through cuGetProcAddress: another interposer is not given what would
+// lead back to it.
+extern constinit thread_local const void *lookup_caller;
+constexpr bool looks_up(function f) {
+  return f == function::cuGetProcAddress || f == function::cuGetProcAddress_v2 ||
+         f == function::cuGetProcAddress_v2_ptsz;
+}
+
 // Looks for what a wrapper passes on to, for a program that is linked to the function and so has looked up
 // nothing; sets it. Null: no library that is loaded has it.
 void *find_next(function f) noexcept;

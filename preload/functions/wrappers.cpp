@@ -5,10 +5,11 @@
 
 namespace stillmap::preload {
 
-#define STILLMAP_WRAP(symbol, name, since, stream, wait, parameters, arguments)     \
-  extern "C" __attribute__((visibility("default"))) driver_code symbol parameters { \
-    const door::passage inside(waits(function::symbol));                            \
-    return serve(numbered<function::symbol>() STILLMAP_AND_UNPACK arguments);       \
+#define STILLMAP_WRAP(symbol, name, since, stream, wait, parameters, arguments)            \
+  extern "C" __attribute__((visibility("default"))) driver_code symbol parameters {        \
+    if constexpr (looks_up(function::symbol)) lookup_caller = __builtin_return_address(0); \
+    const door::passage inside(waits(function::symbol));                                   \
+    return serve(numbered<function::symbol>() STILLMAP_AND_UNPACK arguments);              \
   }
 STILLMAP_DRIVER_FUNCTIONS(STILLMAP_WRAP)
 #undef STILLMAP_WRAP

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
@@ -41,22 +42,57 @@ void bind(const elf_object &object, Find find) noexcept {
   object.for_each_slot([&](const char *name, void **slot) {
     void *const ours = replacement_for(name);
     if (ours == nullptr || *slot == ours || object.function(name) != nullptr) return;
-    if (const auto f = find_symbol(name)) {
-      void *const theirs = find(name);
-      if (theirs == nullptr) return;
-      set_next(*f, theirs);
-    }
+    // An interposer before this library is what the call is to reach first.
+    if (is_before_us(*slot)) return;
+    void *const theirs = find(name);
+    if (theirs == nullptr) return;
+    if (const auto f = find_symbol(name)) set_next(*f, theirs);
     write_slot(slot, ours);
   });
 }
 
 }  // namespace
 
-void bind_first_namespace() noexcept {
-  // The list is locked while it is visited, and find_behind visits it once more: the lock is recursive.
+void bind_new_objects(std::size_t known) noexcept {
+  // The list is locked while it is visited, and what is called here visits it once more: the lock is recursive.
+  for_each_object(
+      [](const elf_object &object, void *to_skip) {
+        auto &skip = *static_cast<std::size_t *>(to_skip);
+        if (skip != 0) {
+          --skip;
+          return;
+        }
+        bind(object, [](const char *name) {
+          return find_first(name).variable == nullptr ? find_behind_us(name) : nullptr;
+        });
+      },
+      &known);
+}
+
+std::size_t objects_here() noexcept {
+  std::size_t count = 0;
+  for_each_object([](const elf_object &, void *to) { ++*static_cast<std::size_t *>(to); }, &count);
+  return count;
+}
+
+void unbind_variables() noexcept {
+  static constinit std::atomic<unsigned long long> checked{0};
+  const unsigned long long loaded = objects_loaded();
+  if (checked.exchange(loaded, std::memory_order_relaxed) == loaded) return;
+  bool any = false;
+  for_each_object(
+      [](const elf_object &object, void *there) {
+        if (object.variable("cuInit") != nullptr) *static_cast<bool *>(there) = true;
+      },
+      &any);
+  if (!any) return;
   for_each_object(
       [](const elf_object &object, void *) {
-        bind(object, [](const char *name) { return find_behind(nullptr, name); });
+        object.for_each_slot([](const char *name, void **slot) {
+          const auto f = find_symbol(name);
+          if (!f || *slot != wrapper_of(*f)) return;
+          if (void *const variable = find_first(name).variable) write_slot(slot, variable);
+        });
       },
       nullptr);
 }
@@ -66,6 +102,8 @@ void bind_namespace_of(const link_map *member) noexcept {
   while (first->l_prev != nullptr) first = first->l_prev;
   for (const link_map *m = first; m != nullptr; m = m->l_next) {
     bind(elf_object(*m), [&](const char *name) -> void * {
+      // One driver for all calls: that of the first namespace, where it has one.
+      if (void *const found = find_behind_us(name)) return found;
       for (const link_map *other = first; other != nullptr; other = other->l_next) {
         if (void *const found = elf_object(*other).function(name)) return found;
       }

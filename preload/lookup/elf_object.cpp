@@ -45,15 +45,16 @@ elf_object::elf_object(ElfW(Addr) base, const ElfW(Dyn) * dynamic) noexcept : ba
   if (data != nullptr) data_ = {data, data_bytes / sizeof(ElfW(Rela))};
 }
 
-bool elf_object::matches(const ElfW(Sym) & symbol, const char *name) const noexcept {
+bool elf_object::matches(const ElfW(Sym) & symbol, const char *name, kind wanted) const noexcept {
   const auto type = ELF64_ST_TYPE(symbol.st_info);
-  return symbol.st_shndx != SHN_UNDEF && symbol.st_value != 0 &&
-         (type == STT_FUNC || type == STT_GNU_IFUNC) &&
+  const bool right =
+      wanted == kind::variable ? type == STT_OBJECT : type == STT_FUNC || type == STT_GNU_IFUNC;
+  return right && symbol.st_shndx != SHN_UNDEF && symbol.st_value != 0 &&
          std::strcmp(names_ + symbol.st_name, name) == 0;
 }
 
 // Source: the ELF gABI, "Hash Table", and the GNU hash section as the GNU linker writes it.
-const ElfW(Sym) * elf_object::find_gnu(const char *name) const noexcept {
+const ElfW(Sym) * elf_object::find_gnu(const char *name, kind wanted) const noexcept {
   std::uint32_t hash = 5381;
   for (const char *c = name; *c != 0; ++c) hash = hash * 33 + static_cast<unsigned char>(*c);
   const std::uint32_t bucket_count = gnu_hash_[0], first_symbol = gnu_hash_[1],
@@ -66,12 +67,13 @@ const ElfW(Sym) * elf_object::find_gnu(const char *name) const noexcept {
   if (index < first_symbol) return nullptr;
   for (;; ++index) {
     const std::uint32_t entry = chains[index - first_symbol];
-    if ((entry | 1U) == (hash | 1U) && matches(symbols_[index], name)) return &symbols_[index];
+    if ((entry | 1U) == (hash | 1U) && matches(symbols_[index], name, wanted))
+      return &symbols_[index];
     if ((entry & 1U) != 0) return nullptr;
   }
 }
 
-const ElfW(Sym) * elf_object::find_sysv(const char *name) const noexcept {
+const ElfW(Sym) * elf_object::find_sysv(const char *name, kind wanted) const noexcept {
   std::uint32_t hash = 0;
   for (const char *c = name; *c != 0; ++c) {
     hash = (hash << 4) + static_cast<unsigned char>(*c);
@@ -81,14 +83,23 @@ const ElfW(Sym) * elf_object::find_sysv(const char *name) const noexcept {
   if (bucket_count == 0) return nullptr;
   const std::uint32_t *const chains = sysv_hash_ + 2 + bucket_count;
   for (std::uint32_t i = sysv_hash_[2 + hash % bucket_count]; i != STN_UNDEF; i = chains[i]) {
-    if (matches(symbols_[i], name)) return &symbols_[i];
+    if (matches(symbols_[i], name, wanted)) return &symbols_[i];
   }
   return nullptr;
 }
 
-void *elf_object::function(const char *name) const noexcept {
+const ElfW(Sym) * elf_object::find(const char *name, kind wanted) const noexcept {
   if (symbols_ == nullptr || (gnu_hash_ == nullptr && sysv_hash_ == nullptr)) return nullptr;
-  const ElfW(Sym) *const symbol = gnu_hash_ != nullptr ? find_gnu(name) : find_sysv(name);
+  return gnu_hash_ != nullptr ? find_gnu(name, wanted) : find_sysv(name, wanted);
+}
+
+void *elf_object::variable(const char *name) const noexcept {
+  const ElfW(Sym) *const symbol = find(name, kind::variable);
+  return symbol != nullptr ? reinterpret_cast<void *>(base_ + symbol->st_value) : nullptr;
+}
+
+void *elf_object::function(const char *name) const noexcept {
+  const ElfW(Sym) *const symbol = find(name, kind::function);
   if (symbol == nullptr) return nullptr;
   auto *const address = reinterpret_cast<void *>(base_ + symbol->st_value);
   if (ELF64_ST_TYPE(symbol->st_info) != STT_GNU_IFUNC) return address;

@@ -21,6 +21,8 @@ class elf_object {
   // The address of the function that the object defines under this name, whatever its version; nullptr: none,
   // or it is no function.
   void *function(const char *name) const noexcept;
+  // The address of the variable that it defines under this name; nullptr: none, or it is no variable.
+  void *variable(const char *name) const noexcept;
 
   // Calls visit(name, slot) for each slot that the loader fills with the address of a named symbol.
   template <class Visit>
@@ -47,9 +49,11 @@ class elf_object {
 #error "the preload knows x86-64 and AArch64"
 #endif
 
-  const ElfW(Sym) * find_gnu(const char *name) const noexcept;
-  const ElfW(Sym) * find_sysv(const char *name) const noexcept;
-  bool matches(const ElfW(Sym) & symbol, const char *name) const noexcept;
+  enum class kind : bool { function, variable };
+  const ElfW(Sym) * find(const char *name, kind wanted) const noexcept;
+  const ElfW(Sym) * find_gnu(const char *name, kind wanted) const noexcept;
+  const ElfW(Sym) * find_sysv(const char *name, kind wanted) const noexcept;
+  bool matches(const ElfW(Sym) & symbol, const char *name, kind wanted) const noexcept;
 
   ElfW(Addr) base_;
   const ElfW(Sym) *symbols_ = nullptr;

@@ -56,10 +56,45 @@ bool in_first_namespace(const void *address) noexcept {
   return any_object([&](const dl_phdr_info &o) { return segment_of(o, address) != nullptr; });
 }
 
-bool defines(const void *address, const char *function) noexcept {
-  return any_object([&](const dl_phdr_info &o) {
-    return segment_of(o, address) != nullptr && read(o).function(function) != nullptr;
+bool is_before_us(const void *address) noexcept {
+  bool before = false;
+  any_object([&](const dl_phdr_info &o) {
+    if (segment_of(o, &here) != nullptr) return true;
+    before = before || segment_of(o, address) != nullptr;
+    return before;
   });
+  return before;
+}
+
+bool wraps_behind_us(const void *address, const char *function) noexcept {
+  bool behind = false, wraps = false;
+  any_object([&](const dl_phdr_info &o) {
+    if (segment_of(o, &here) != nullptr) behind = true;
+    if (segment_of(o, address) == nullptr) return false;
+    wraps = behind && read(o).function(function) != nullptr;
+    return true;
+  });
+  return wraps;
+}
+
+bool is_in_program(const void *address) noexcept {
+  bool in = false;
+  any_object([&](const dl_phdr_info &o) {
+    in = segment_of(o, address) != nullptr;
+    return true;
+  });
+  return in;
+}
+
+definition find_first(const char *name) noexcept {
+  definition found;
+  any_object([&](const dl_phdr_info &o) {
+    if (segment_of(o, &here) != nullptr) return false;
+    const elf_object object = read(o);
+    found = {object.function(name), object.variable(name)};
+    return found.function != nullptr || found.variable != nullptr;
+  });
+  return found;
 }
 
 void *find_behind(const void *address, const char *function) noexcept {
@@ -75,6 +110,15 @@ void *find_behind(const void *address, const char *function) noexcept {
 
 void *find_behind_us(const char *function) noexcept {
   return find_behind(&here, function);
+}
+
+unsigned long long objects_loaded() noexcept {
+  unsigned long long loaded = 0;
+  any_object([&](const dl_phdr_info &o) {
+    loaded = o.dlpi_adds;
+    return true;
+  });
+  return loaded;
 }
 
 void for_each_object(void (*visit)(const elf_object &, void *context), void *context) {

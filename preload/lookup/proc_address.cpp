@@ -17,7 +17,7 @@ driver_code replace(driver_code result, word name, word to, number version,
   const auto *const text = reinterpret_cast<const char *>(name);
   auto f = find_by_name(text, static_cast<int>(version), per_thread);
   if (!f) f = find_symbol(text);
-  if (!f) return result;
+  if (!f || wraps_behind_us(lookup_caller, symbol_of(*f))) return result;
   // A driver of a later CUDA may have a later ABI under this name.
   if (static_cast<int>(version) > newest_version && find_behind_us(symbol_of(*f)) != found)
     return result;
