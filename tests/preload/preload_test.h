@@ -1,0 +1,56 @@
+// The fixture of tests that run programs with the preload.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace stillmap::testing {
+
+// How a client is run.
+struct client_setting {
+  bool preloaded = true;
+  std::string before, behind;  // names of other libraries to preload, before and behind Stillmap's
+  std::vector<std::string> variables;  // "NAME=value"
+};
+
+struct client_result {
+  int status = -1;  // what it exited with; 128 + the signal that ended it
+  std::string out, err;
+  std::string statistics;  // the text of the statistics file; empty: none was written
+
+  // A number of the statistics, summed over devices; of passed_on: {"calls": n} of a kind.
+  std::uint64_t total(const std::string &field) const;
+  std::uint64_t passed_on(const std::string &kind) const;
+  // The number behind "blocks " in what it printed; -1: none.
+  long blocks() const;
+};
+
+class preload_test : public ::testing::Test {
+ protected:
+  void SetUp() override;
+  void TearDown() override;
+
+  // The path of a program or library of tests/BUILD.
+  static std::string built(const std::string &name);
+  static std::string clients_folder();
+  static std::string preload_library();
+  static std::string driver_library();
+  static std::string profile();
+
+  client_result run(const std::string &client, const std::vector<std::string> &arguments,
+                    const client_setting &setting = {}) const;
+  std::string file(const std::string &name) const { return (folder_ / name).string(); }
+  static std::string content(const std::string &file);
+
+  // All blocks came from Stillmap, and it was all that it had to serve.
+  static void expect_served(const client_result &r);
+
+ private:
+  std::filesystem::path folder_;
+};
+
+}  // namespace stillmap::testing
