@@ -63,6 +63,8 @@ STILLMAP_SERVED(cuCtxCreate_v3, word context, word affinities, number count, num
                 number device)
 STILLMAP_SERVED(cuCtxCreate_v4, word context, word parameters, number flags, number device)
 STILLMAP_SERVED(cuDeviceSetMemPool, number device, word pool)
+STILLMAP_SERVED(cuStreamBeginCapture, word stream)
+STILLMAP_SERVED(cuStreamBeginCapture_ptsz, word stream)
 STILLMAP_SERVED(cuStreamBeginCapture_v2, word stream, number mode)
 STILLMAP_SERVED(cuStreamBeginCapture_v2_ptsz, word stream, number mode)
 STILLMAP_SERVED(cuStreamBeginCaptureToGraph, word stream, word graph, word nodes, word edges,

@@ -16,17 +16,17 @@ void *pointer(word address) noexcept {
 }
 
 // Frees what captures have kept, where that is possible now.
-bool free_kept() noexcept {
+bool free_kept(int ordinal) noexcept {
   if (!any_pending()) return false;
   driver_code ignored = code::success;
-  if (queued_work::wait(ignored) != queued_work::outcome::done) return false;
+  if (queued_work::wait(ignored, ordinal) != queued_work::outcome::done) return false;
   free_pending();
   return true;
 }
 
 driver_code allocate(caching_allocator &heap, word at, word bytes) noexcept {
   auto block = heap.allocate(bytes, stream_ref::legacy());
-  if (!block && block.error().is(errc::out_of_memory) && free_kept()) {
+  if (!block && block.error().is(errc::out_of_memory) && free_kept(heap.device().ordinal())) {
     block = heap.allocate(bytes, stream_ref::legacy());
   }
   if (!block) return code_of(block.error());
@@ -68,12 +68,12 @@ driver_code serve(numbered<function::cuMemFree_v2>, word at) noexcept {
     return result;
   }
   driver_code result = code::success;
-  switch (queued_work::wait(result)) {
+  switch (queued_work::wait(result, heap->device().ordinal())) {
     case queued_work::outcome::failed:
       return result;
     case queued_work::outcome::capturing:
       if (!heap->usable_size(pointer(at))) return code::invalid_value;
-      return free_later(*heap, pointer(at)) ? code::success : code::out_of_memory;
+      return free_later(*heap, pointer(at));
     case queued_work::outcome::done:
       break;
   }

@@ -124,7 +124,9 @@ driver_code serve(numbered<function::cuStreamDestroy_v2>, word stream) noexcept 
       static_cast<void>(heap.forget_stream(reinterpret_cast<stream_handle>(stream)));
     });
   }
+  const bool captured = captures::is_capturing(stream);
   const driver_code result = pass_on<function::cuStreamDestroy_v2>(stream);
+  if (result == code::success && captured) captures::note_ended();
   queued_work::note();
   return result;
 }

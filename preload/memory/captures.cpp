@@ -16,14 +16,19 @@ driver_code begin(Arguments... arguments) noexcept {
   return result;
 }
 
-// Whatever the call returns, a stream that captured does so no more.
+template <function query>
+bool is_capturing(word stream) noexcept {
+  number status = 0;
+  return pass_on<query>(stream, reinterpret_cast<word>(&status)) == code::success && status != 0;
+}
+
+// A call that fails may have ended the capture or not: one of another thread has not.
 template <function query, function f, class... Arguments>
 driver_code end(word stream, Arguments... arguments) noexcept {
-  number status = 0;
-  const bool captures =
-      pass_on<query>(stream, reinterpret_cast<word>(&status)) == code::success && status != 0;
+  const bool captured = is_capturing<query>(stream);
   const driver_code result = pass_on<f>(stream, arguments...);
-  if (captures) capturing_streams.fetch_sub(1, std::memory_order_relaxed);
+  if (captured && !is_capturing<query>(stream))
+    capturing_streams.fetch_sub(1, std::memory_order_relaxed);
   return result;
 }
 
@@ -33,6 +38,20 @@ bool captures::under_way() noexcept {
   return capturing_streams.load(std::memory_order_relaxed) > 0;
 }
 
+bool captures::is_capturing(word stream) noexcept {
+  return under_way() && preload::is_capturing<function::cuStreamIsCapturing>(stream);
+}
+
+void captures::note_ended() noexcept {
+  capturing_streams.fetch_sub(1, std::memory_order_relaxed);
+}
+
+driver_code serve(numbered<function::cuStreamBeginCapture>, word stream) noexcept {
+  return begin<function::cuStreamBeginCapture>(stream);
+}
+driver_code serve(numbered<function::cuStreamBeginCapture_ptsz>, word stream) noexcept {
+  return begin<function::cuStreamBeginCapture_ptsz>(stream);
+}
 driver_code serve(numbered<function::cuStreamBeginCapture_v2>, word stream, number mode) noexcept {
   return begin<function::cuStreamBeginCapture_v2>(stream, mode);
 }

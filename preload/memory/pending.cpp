@@ -31,16 +31,18 @@ constinit std::atomic<bool> some{false};
 
 }  // namespace
 
-bool free_later(caching_allocator &heap, void *block) noexcept {
+driver_code free_later(caching_allocator &heap, void *block) noexcept {
   waiting_blocks &w = waiting();
   const lock_guard lock(w.mutex);
-  return with_host_memory("stillmap_preload",
-                          [&]() STILLMAP_REQUIRES(w.mutex) -> status {
-                            w.all.push_back({&heap, block});
-                            some.store(true, std::memory_order_release);
-                            return {};
-                          })
-      .has_value();
+  for (const freed_block &b : w.all) {
+    if (b.block == block) return code::invalid_value;
+  }
+  const status kept = with_host_memory("stillmap_preload", [&]() STILLMAP_REQUIRES(w.mutex) -> status {
+    w.all.push_back({&heap, block});
+    some.store(true, std::memory_order_release);
+    return {};
+  });
+  return kept ? code::success : code::out_of_memory;
 }
 
 void free_pending() noexcept {

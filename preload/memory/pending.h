@@ -1,12 +1,13 @@
 // Blocks that the program freed while a stream captured a graph, when nothing could be waited for.
 #pragma once
 
+#include "preload/functions/abi.h"
 #include "stillmap/allocators/caching_allocator.h"
 
 namespace stillmap::preload {
 
-// False: the host has no memory for it.
-bool free_later(caching_allocator &heap, void *block) noexcept;
+// As cuMemFree returns it: invalid_value (it is freed already), out_of_memory (the host has none for it).
+driver_code free_later(caching_allocator &heap, void *block) noexcept;
 
 // Frees them. Requires: nothing queued uses them.
 void free_pending() noexcept;

@@ -10,6 +10,8 @@
 namespace stillmap::preload {
 namespace {
 
+constexpr word no_address = 1;
+
 // CUpointer_attribute. Source: cuda.h.
 enum attribute : number { range_start = 11, range_size = 12 };
 
@@ -82,7 +84,8 @@ driver_code serve(numbered<function::cuPointerGetAttributes>, number count, word
   caching_allocator *const heap = result == code::success ? heaps::owner(at) : nullptr;
   if (heap == nullptr) return result;
   const auto block = heap->find_block(reinterpret_cast<const void *>(at));
-  if (!block) return result;
+  // The page is mapped, but to the program there is no memory: as the driver answers for an address that is none.
+  if (!block) return pass_on<function::cuPointerGetAttributes>(count, attributes, data, no_address);
   for (number i = 0; i < count; ++i) {
     answer(reinterpret_cast<const number *>(attributes)[i], *block,
            reinterpret_cast<void **>(data)[i]);

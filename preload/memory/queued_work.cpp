@@ -6,20 +6,48 @@
 namespace stillmap::preload {
 
 constinit std::atomic<bool> queued_work::there_{false};
+constinit std::atomic<int> queued_work::waits_{0};
 constinit std::atomic<bool> queued_work::several_contexts_{false};
 constinit std::atomic<word> queued_work::only_context_{0};
 
-queued_work::outcome queued_work::wait(driver_code &result) noexcept {
+queued_work::outcome queued_work::wait(driver_code &result, int ordinal) noexcept {
   result = code::success;
   if (captures::under_way()) return outcome::capturing;
-  if (!several_contexts_.load(std::memory_order_acquire) &&
-      !there_.exchange(false, std::memory_order_acquire)) {
+  const auto none = [] { return !there_.load(std::memory_order_acquire); };
+  // Once more at the end: a wait that fails says that work is there before it ends.
+  if (!several_contexts_.load(std::memory_order_acquire) && none() &&
+      waits_.load(std::memory_order_acquire) == 0 && none()) {
     return outcome::done;
   }
-  result = pass_on<function::cuCtxSynchronize>();
-  if (result == code::success) return outcome::done;
-  note();
-  return outcome::failed;
+  waits_.fetch_add(1, std::memory_order_relaxed);
+  there_.exchange(false, std::memory_order_acq_rel);
+  result = wait_for(ordinal);
+  if (result != code::success) note();
+  waits_.fetch_sub(1, std::memory_order_release);
+  return result == code::success ? outcome::done : outcome::failed;
+}
+
+// The work of the current context, and of the device's primary one where that is another device.
+driver_code queued_work::wait_for(int ordinal) noexcept {
+  number device = 0;
+  const bool current =
+      pass_on<function::cuCtxGetDevice>(reinterpret_cast<word>(&device)) == code::success;
+  if (current) {
+    const driver_code result = pass_on<function::cuCtxSynchronize>();
+    if (result != code::success || static_cast<int>(device) == ordinal) return result;
+  }
+  const auto other = static_cast<number>(ordinal);
+  word context = 0;
+  driver_code result =
+      pass_on<function::cuDevicePrimaryCtxRetain>(reinterpret_cast<word>(&context), other);
+  if (result != code::success) return result;
+  result = pass_on<function::cuCtxPushCurrent_v2>(context);
+  if (result == code::success) {
+    result = pass_on<function::cuCtxSynchronize>();
+    pass_on<function::cuCtxPopCurrent_v2>(reinterpret_cast<word>(&context));
+  }
+  pass_on<function::cuDevicePrimaryCtxRelease_v2>(other);
+  return result;
 }
 
 void queued_work::note_context(word context) noexcept {

@@ -20,13 +20,18 @@ class queued_work {
   // Waits for all that is queued in the current context. While a stream captures a graph, nothing can wait:
   // `capturing`.
   enum class outcome { done, capturing, failed };
-  static outcome wait(driver_code &code) noexcept;
+  // `ordinal`: the device of the memory, which may be another one than the current context's.
+  static outcome wait(driver_code &code, int ordinal) noexcept;
 
   // A context may have work from now on. With more than one, each wait is a call.
   static void note_context(word context) noexcept;
 
  private:
+  static driver_code wait_for(int ordinal) noexcept;
+
   static std::atomic<bool> there_;
+  static std::atomic<int>
+      waits_;  // under way: what they wait for is not there_ any more, and has not ended
   static std::atomic<bool> several_contexts_;
   static std::atomic<word> only_context_;
 };
