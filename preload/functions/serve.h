@@ -88,6 +88,7 @@ STILLMAP_SERVED(nvmlDeviceGetMemoryInfo_v2, word device, word memory)
 // Memory of other kinds, which is counted: memory/other_memory.cpp.
 STILLMAP_SERVED(cuMemAllocManaged, word at, word bytes, number flags)
 STILLMAP_SERVED(cuMemCreate, word handle, word bytes, word properties, word flags)
+STILLMAP_SERVED(cuMemRetainAllocationHandle, word handle, word at)
 STILLMAP_SERVED(cuArrayCreate_v2, word array, word descriptor)
 STILLMAP_SERVED(cuArray3DCreate_v2, word array, word descriptor)
 STILLMAP_SERVED(cuMipmappedArrayCreate, word array, word descriptor, number levels)

@@ -1,5 +1,6 @@
 // Memory that the driver serves, counted.
 #include "preload/functions/serve.h"
+#include "preload/memory/heaps.h"
 #include "preload/memory/statistics.h"
 
 namespace stillmap::preload {
@@ -21,6 +22,11 @@ driver_code serve(numbered<function::cuMemCreate>, word handle, word bytes, word
                   word flags) noexcept {
   return counted(pass_on<function::cuMemCreate>(handle, bytes, properties, flags),
                  passed::own_mappings, bytes);
+}
+// What the allocator has mapped is to the program no memory of cuMemCreate, whose pages it could share.
+driver_code serve(numbered<function::cuMemRetainAllocationHandle>, word handle, word at) noexcept {
+  if (heaps::owner(at) != nullptr) return code::invalid_value;
+  return pass_on<function::cuMemRetainAllocationHandle>(handle, at);
 }
 // The size of an array depends on its format and on the device: not counted.
 driver_code serve(numbered<function::cuArrayCreate_v2>, word array, word descriptor) noexcept {
