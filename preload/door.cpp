@@ -28,15 +28,6 @@ bool barrier(int command) noexcept {
   return ::syscall(SYS_membarrier, command, 0, 0) == 0;
 }
 
-// Gives a thread's record to a later thread.
-struct leaving_thread {
-  door::thread_calls *calls = nullptr;
-  ~leaving_thread() {
-    if (calls != nullptr) calls->taken.store(false, std::memory_order_release);
-  }
-};
-thread_local leaving_thread leaving;
-
 door::thread_calls *free_record() noexcept {
   for (door::thread_calls *c = all_threads.load(std::memory_order_acquire); c != nullptr;
        c = c->next) {
@@ -75,21 +66,52 @@ bool calls_under_way() noexcept {
 
 }  // namespace
 
+// Where there is no key left, a thread's record stays its own.
+class door::leaving_key {
+ public:
+  leaving_key() noexcept : there_(::pthread_key_create(&key_, &leave_thread) == 0) {}
+  void set(thread_calls *calls) const noexcept {
+    if (there_) ::pthread_setspecific(key_, calls);
+  }
+
+ private:
+  pthread_key_t key_{};
+  bool there_;
+};
+
 door::thread_calls *door::enter_thread() noexcept {
   mine = free_record();
   if (mine == nullptr) {
     uncounted.store(true, std::memory_order_release);
     return mine = &shared_calls;
   }
-  leaving.calls = mine;
+  // By a key, whose destructor runs behind those of thread_local objects, which may still call, and once more where
+  // that has happened again.
+  static const leaving_key key;
+  key.set(mine);
   return mine;
+}
+
+// Gives a thread's record to a later thread.
+void door::leave_thread(void *calls) noexcept {
+  mine = nullptr;
+  static_cast<thread_calls *>(calls)->taken.store(false, std::memory_order_release);
+}
+
+// The threads of the parent are not here to end their calls, and nobody would open the door.
+void door::become_child() noexcept {
+  closed.store(false, std::memory_order_relaxed);
+  for (thread_calls *c = all_threads.load(std::memory_order_acquire); c != nullptr; c = c->next) {
+    if (c == mine) continue;
+    c->under_way.store(0, std::memory_order_relaxed);
+    c->taken.store(false, std::memory_order_relaxed);
+  }
 }
 
 void door::prepare() noexcept {
   if (barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED))
     fence_in_calls.store(false, std::memory_order_relaxed);
-  // In a child nobody would open it.
-  ::pthread_atfork(nullptr, nullptr, [] { closed.store(false, std::memory_order_relaxed); });
+  ::pthread_atfork(nullptr, nullptr, [] { become_child(); });
 }
 
 bool door::close(std::chrono::steady_clock::time_point deadline) noexcept {

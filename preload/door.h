@@ -60,7 +60,10 @@ class door {
   static void open() noexcept;
 
  private:
+  class leaving_key;
   static thread_calls *enter_thread() noexcept;
+  static void leave_thread(void *calls) noexcept;
+  static void become_child() noexcept;
   static void wait(thread_calls &calls) noexcept;
 
   static thread_local thread_calls *mine;
