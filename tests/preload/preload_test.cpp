@@ -45,7 +45,7 @@ long client_result::blocks() const {
   return at == std::string::npos ? -1 : std::strtol(out.c_str() + at + 7, nullptr, 10);
 }
 
-std::string preload_test::built(const std::string &name) {
+std::string built_for_preload(const std::string &name) {
   const char *const folder = std::getenv("STILLMAP_PRELOAD_CLIENTS");
   return fs::absolute(fs::path(folder != nullptr ? folder : "tests") / name).string();
 }

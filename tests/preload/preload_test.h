@@ -10,6 +10,9 @@
 
 namespace stillmap::testing {
 
+// The path of a program or library of tests/BUILD.
+std::string built_for_preload(const std::string &name);
+
 // How a client is run.
 struct client_setting {
   bool preloaded = true;
@@ -34,8 +37,7 @@ class preload_test : public ::testing::Test {
   void SetUp() override;
   void TearDown() override;
 
-  // The path of a program or library of tests/BUILD.
-  static std::string built(const std::string &name);
+  static std::string built(const std::string &name) { return built_for_preload(name); }
   static std::string clients_folder();
   static std::string preload_library();
   static std::string driver_library();
