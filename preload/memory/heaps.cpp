@@ -1,5 +1,7 @@
 #include "preload/memory/heaps.h"
 
+#include <pthread.h>
+
 #include <atomic>
 
 #include "preload/functions/serve.h"
@@ -20,6 +22,14 @@ struct device_heap {
 };
 constinit device_heap all[64];
 constinit mutex creating;
+
+// A child that was forked can use neither the driver nor the allocators: its calls get the driver's errors.
+void leave_in_child() noexcept {
+  for (device_heap &place : all) {
+    place.heap.store(nullptr, std::memory_order_relaxed);
+    place.impossible.store(true, std::memory_order_relaxed);
+  }
+}
 
 result<caching_allocator *> make(int ordinal) {
   STILLMAP_ASSIGN_OR_RETURN(driver *const d, open_real_driver());
@@ -59,6 +69,8 @@ caching_allocator *heaps::create(int ordinal) noexcept {
     place.impossible.store(true, std::memory_order_relaxed);
     return nullptr;
   }
+  static const int registered = ::pthread_atfork(nullptr, nullptr, leave_in_child);
+  static_cast<void>(registered);
   place.heap.store(*made, std::memory_order_release);
   return *made;
 }
