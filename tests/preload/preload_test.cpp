@@ -92,7 +92,8 @@ client_result preload_test::run(const std::string &client,
   const std::string statistics = file("statistics"), out = file("out"), err = file("err");
   fs::remove(statistics);
   std::vector<std::string> environment{
-      "LD_LIBRARY_PATH=" + fs::path(driver_library()).parent_path().string(),
+      "LD_LIBRARY_PATH=" + fs::path(driver_library()).parent_path().string() + ":" +
+          fs::absolute("hostcuda/nvml").string(),
       "HOSTCUDA=" + profile(), "STILLMAP_PRELOAD_STATS=" + statistics};
   if (!preloads.empty()) environment.push_back("LD_PRELOAD=" + preloads);
   for (const std::string &v : setting.variables) {
