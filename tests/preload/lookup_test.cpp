@@ -1,5 +1,7 @@
 // Each way in which a program finds the driver's functions, alone and with a second interposer: Stillmap serves the
 // memory, and the bytes are right.
+#include <filesystem>
+
 #include "tests/preload/preload_test.h"
 
 namespace stillmap {
@@ -74,6 +76,20 @@ TEST_P(lookup, is_served) {
   if (*w.argument != 0) arguments = {w.argument, clients_folder()};
   expect_served(run(w.client, arguments, setting));
 }
+
+class runtime : public testing::preload_test, public ::testing::WithParamInterface<company> {};
+
+TEST_P(runtime, is_served_in_a_library_and_in_the_program) {
+  if (!std::filesystem::exists(built("preload_runtime")))
+    GTEST_SKIP() << "needs the headers of the CUDA runtime";
+  client_setting setting;
+  setting.before = GetParam().before;
+  setting.behind = GetParam().behind;
+  expect_served(run("preload_runtime", {}, setting));
+  expect_served(run("preload_static_runtime", {}, setting));
+}
+INSTANTIATE_TEST_SUITE_P(companies, runtime, ::testing::ValuesIn(companies),
+                         [](const auto &param) { return std::string(param.param.name); });
 
 class variables : public testing::preload_test {};
 
