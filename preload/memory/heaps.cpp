@@ -44,6 +44,8 @@ result<caching_allocator *> make(int ordinal) {
 
 }  // namespace
 
+constinit std::atomic<int> heaps::end_{0};
+
 caching_allocator *heaps::of_device(int ordinal) noexcept {
   return all[ordinal].heap.load(std::memory_order_acquire);
 }
@@ -69,8 +71,13 @@ caching_allocator *heaps::create(int ordinal) noexcept {
     place.impossible.store(true, std::memory_order_relaxed);
     return nullptr;
   }
-  static const int registered = ::pthread_atfork(nullptr, nullptr, leave_in_child);
-  static_cast<void>(registered);
+  static const bool prepared = [] {
+    door::prepare();
+    return ::pthread_atfork(nullptr, nullptr, leave_in_child) == 0;
+  }();
+  static_cast<void>(prepared);
+  if (ordinal >= end_.load(std::memory_order_relaxed))
+    end_.store(ordinal + 1, std::memory_order_release);
   place.heap.store(*made, std::memory_order_release);
   return *made;
 }

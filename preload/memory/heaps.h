@@ -1,6 +1,8 @@
 // One caching allocator for each device that the program allocates on.
 #pragma once
 
+#include <atomic>
+
 #include "preload/functions/abi.h"
 #include "stillmap/allocators/caching_allocator.h"
 
@@ -18,13 +20,14 @@ class heaps {
   // Calls visit(heap) for each.
   template <class Visit>
   static void each(Visit visit) {
-    for (int i = 0; i < most_devices; ++i) {
+    for (int i = 0, end = end_.load(std::memory_order_acquire); i < end; ++i) {
       if (caching_allocator *const heap = of_device(i)) visit(*heap);
     }
   }
 
  private:
   static constexpr int most_devices = 64;
+  static std::atomic<int> end_;  // behind the last device that has allocated
   static caching_allocator *create(int ordinal) noexcept;
 };
 
