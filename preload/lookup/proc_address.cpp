@@ -1,5 +1,8 @@
 // cuGetProcAddress, through which the CUDA runtime finds the driver's functions, whether it is linked statically or
 // not, and cudaGetDriverEntryPoint with it.
+#include <algorithm>
+#include <atomic>
+
 #include "preload/functions/serve.h"
 #include "preload/lookup/loaded_objects.h"
 
@@ -9,13 +12,24 @@ namespace {
 // CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM. Source: cuda.h.
 constexpr word per_thread_flag = 2;
 
+// A driver answers for a later version than its own as for its own.
+int version_of_driver() noexcept {
+  static constinit std::atomic<int> known{0};
+  int version = known.load(std::memory_order_relaxed);
+  if (version == 0 &&
+      pass_on<function::cuDriverGetVersion>(reinterpret_cast<word>(&version)) == code::success) {
+    known.store(version, std::memory_order_relaxed);
+  }
+  return version;
+}
+
 // Puts the wrapper in the place of what the driver has found.
 driver_code replace(driver_code result, word name, word to, number version,
                     bool per_thread) noexcept {
   void *&found = *reinterpret_cast<void **>(to);
   if (result != code::success || found == nullptr || is_ours(found)) return result;
   const auto *const text = reinterpret_cast<const char *>(name);
-  auto f = find_by_name(text, static_cast<int>(version), per_thread);
+  auto f = find_by_name(text, std::min(static_cast<int>(version), version_of_driver()), per_thread);
   if (!f) f = find_symbol(text);
   if (!f || wraps_behind_us(lookup_caller, symbol_of(*f))) return result;
   // A driver of a later CUDA may have a later ABI under this name.

@@ -37,11 +37,12 @@ driver_code free_later(caching_allocator &heap, void *block) noexcept {
   for (const freed_block &b : w.all) {
     if (b.block == block) return code::invalid_value;
   }
-  const status kept = with_host_memory("stillmap_preload", [&]() STILLMAP_REQUIRES(w.mutex) -> status {
-    w.all.push_back({&heap, block});
-    some.store(true, std::memory_order_release);
-    return {};
-  });
+  const status kept =
+      with_host_memory("stillmap_preload", [&]() STILLMAP_REQUIRES(w.mutex) -> status {
+        w.all.push_back({&heap, block});
+        some.store(true, std::memory_order_release);
+        return {};
+      });
   return kept ? code::success : code::out_of_memory;
 }
 
