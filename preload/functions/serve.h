@@ -62,6 +62,7 @@ STILLMAP_SERVED(cuCtxCreate_v2, word context, number flags, number device)
 STILLMAP_SERVED(cuCtxCreate_v3, word context, word affinities, number count, number flags,
                 number device)
 STILLMAP_SERVED(cuCtxCreate_v4, word context, word parameters, number flags, number device)
+STILLMAP_SERVED(cuGetExportTable, word table, word id)
 STILLMAP_SERVED(cuDeviceSetMemPool, number device, word pool)
 STILLMAP_SERVED(cuStreamBeginCapture, word stream)
 STILLMAP_SERVED(cuStreamBeginCapture_ptsz, word stream)

@@ -1,4 +1,5 @@
-// The program's contexts, as it makes them current: with more than one, freeing memory always waits.
+// What makes freeing memory always wait: more than one context, as the program makes them current, and functions of
+// the driver that no wrapper sees.
 #include "preload/functions/serve.h"
 
 namespace stillmap::preload {
@@ -32,6 +33,12 @@ driver_code serve(numbered<function::cuCtxCreate_v4>, word context, word paramet
                   number device) noexcept {
   return noting_created(pass_on<function::cuCtxCreate_v4>(context, parameters, flags, device),
                         context);
+}
+
+driver_code serve(numbered<function::cuGetExportTable>, word table, word id) noexcept {
+  const driver_code result = pass_on<function::cuGetExportTable>(table, id);
+  if (result == code::success) queued_work::note_unseen_calls();
+  return result;
 }
 
 }  // namespace stillmap::preload

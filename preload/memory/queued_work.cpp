@@ -7,7 +7,7 @@ namespace stillmap::preload {
 
 constinit std::atomic<bool> queued_work::there_{false};
 constinit std::atomic<int> queued_work::waits_{0};
-constinit std::atomic<bool> queued_work::several_contexts_{false};
+constinit std::atomic<bool> queued_work::always_{false};
 constinit std::atomic<word> queued_work::only_context_{0};
 
 queued_work::outcome queued_work::wait(driver_code &result, int ordinal) noexcept {
@@ -15,7 +15,7 @@ queued_work::outcome queued_work::wait(driver_code &result, int ordinal) noexcep
   if (captures::under_way()) return outcome::capturing;
   const auto none = [] { return !there_.load(std::memory_order_acquire); };
   // Once more at the end: a wait that fails says that work is there before it ends.
-  if (!several_contexts_.load(std::memory_order_acquire) && none() &&
+  if (!always_.load(std::memory_order_acquire) && none() &&
       waits_.load(std::memory_order_acquire) == 0 && none()) {
     return outcome::done;
   }
@@ -54,7 +54,7 @@ void queued_work::note_context(word context) noexcept {
   word known = 0;
   if (context == 0 || only_context_.compare_exchange_strong(known, context) || known == context)
     return;
-  several_contexts_.store(true, std::memory_order_release);
+  always_.store(true, std::memory_order_release);
 }
 
 }  // namespace stillmap::preload

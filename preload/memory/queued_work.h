@@ -2,7 +2,8 @@
 //
 // cuMemFree of the driver waits for the work of the context, and programs rely on it. Ours waits, too, unless no
 // call that may have queued work has ended since the last wait: a program that only allocates and frees makes no
-// driver call.
+// driver call. A program with private functions of the driver (cuGetExportTable), as the CUDA runtime has them, waits
+// each time: what they do is not documented.
 #pragma once
 
 #include <atomic>
@@ -25,6 +26,8 @@ class queued_work {
 
   // A context may have work from now on. With more than one, each wait is a call.
   static void note_context(word context) noexcept;
+  // From now on work may be queued by calls that no wrapper sees: each wait is a call.
+  static void note_unseen_calls() noexcept { always_.store(true, std::memory_order_release); }
 
  private:
   static driver_code wait_for(int ordinal) noexcept;
@@ -32,7 +35,7 @@ class queued_work {
   static std::atomic<bool> there_;
   static std::atomic<int>
       waits_;  // under way: what they wait for is not there_ any more, and has not ended
-  static std::atomic<bool> several_contexts_;
+  static std::atomic<bool> always_;
   static std::atomic<word> only_context_;
 };
 
