@@ -111,9 +111,10 @@ def declared(folders):
                 continue
             for mode in MODES:
                 text = base[mode] if header == "cuda.h" else preprocess(folder, header, mode)
+                here = {**known, **types_of(text)}
                 for name, parameters in re.findall(r"\bCUresult\s+(?:CUDAAPI\s+)?(cu[A-Z]\w*)\s*\(([^;]*)\)\s*;", text):
                     where = f"{folder}/{header}: {name}"
-                    abi = [abi_of(p, {**known, **types_of(text)}, where) for p in split_parameters(parameters)]
+                    abi = [abi_of(p, here, where) for p in split_parameters(parameters)]
                     if symbols.setdefault(name, abi) != abi:
                         sys.exit(f"{where}: {abi}, elsewhere {symbols[name]}")
                 typedefs = header.replace(".h", "Typedefs.h")
