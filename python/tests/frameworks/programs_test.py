@@ -13,7 +13,7 @@ import torch
 kept, seen = [], 0
 for turn in range(3):
     for i in range(200):
-        n = 1 << (i % 22 + 4)
+        n = 1 << (i % 19 + 4)
         host = (torch.arange(n, dtype=torch.int64) * (2 * (i % 7) + 1) % 251).to(torch.uint8)
         kept.append((host, host.to("cuda")))
         if len(kept) > 50:
