@@ -12,6 +12,20 @@ function(stillmap_target target)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
 endfunction()
 
+# For a shared library that programs load with all of Stillmap inside: nothing leaves it but what exports.map of the
+# current folder lists.
+function(stillmap_closed_library target)
+  set(_map "${CMAKE_CURRENT_SOURCE_DIR}/exports.map")
+  target_link_options(${target} PRIVATE "-Wl,--version-script=${_map}"
+    -Wl,-z,nodelete)  # blocks, callbacks, threads and the handler of forks outlive a dlclose
+  set_target_properties(${target} PROPERTIES
+    CXX_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON
+    LINK_DEPENDS "${_map}"
+    LIBRARY_OUTPUT_DIRECTORY "${stillmap_BINARY_DIR}/lib"
+    INSTALL_RPATH "$ORIGIN")  # where BUILD_SHARED_LIBS puts the rest
+endfunction()
+
 # Sets `out` to the files of a library's folder that match `pattern`, relative to the source folder,
 # without those of libraries below it.
 function(stillmap_files folder pattern out)
