@@ -30,21 +30,6 @@ bool plain(word stream) noexcept {
   return pass_on<query>(stream, reinterpret_cast<word>(&status)) == code::success && status == 0;
 }
 
-// Whether the driver serves such calls on the device: without pools it does not.
-bool has_pools(int ordinal) noexcept {
-  static constinit std::atomic<std::uint64_t> asked{0}, there{0};
-  const std::uint64_t bit = std::uint64_t{1} << ordinal;
-  if ((asked.load(std::memory_order_acquire) & bit) == 0) {
-    constexpr number pools_supported = 115;  // CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
-    number has = 0;
-    pass_on<function::cuDeviceGetAttribute>(reinterpret_cast<word>(&has), pools_supported,
-                                            static_cast<number>(ordinal));
-    if (has != 0) there.fetch_or(bit, std::memory_order_relaxed);
-    asked.fetch_or(bit, std::memory_order_release);
-  }
-  return (there.load(std::memory_order_relaxed) & bit) != 0;
-}
-
 driver_code allocate(caching_allocator &heap, word at, word bytes, stream_ref s) noexcept {
   const auto block = heap.allocate(bytes, s);
   if (!block) return code_of(block.error());
@@ -57,7 +42,8 @@ driver_code allocate(word at, word bytes, word stream, default_stream d) noexcep
   const bool legal = at != 0 && bytes != 0 && plain<query>(stream);
   const bool from_default = !other_pool_set.load(std::memory_order_relaxed);
   caching_allocator *const heap = legal && from_default ? heaps::current() : nullptr;
-  if (heap != nullptr && has_pools(heap->device().ordinal())) {
+  // Without pools the driver serves no such call.
+  if (heap != nullptr && heap->device().capabilities().memory_pools) {
     return allocate(*heap, at, bytes, stream_of(stream, d));
   }
   const driver_code result = pass_on<f>(at, bytes, stream);

@@ -9,8 +9,8 @@ namespace stillmap::preload {
 class captures {
  public:
   static bool under_way() noexcept;
-  // Whether this stream does, and that it does so no more: it was destroyed.
   static bool is_capturing(word stream) noexcept;
+  // A capture has ended with its stream, which was destroyed.
   static void note_ended() noexcept;
 };
 

@@ -16,11 +16,11 @@ namespace stillmap::preload {
 namespace {
 
 struct device_heap {
-  std::atomic<caching_allocator *> heap{
-      nullptr};  // never destroyed: the program may use memory to its very end
+  // Never destroyed: the program may use memory to its very end.
+  std::atomic<caching_allocator *> heap{nullptr};
   std::atomic<bool> impossible{false};
 };
-constinit device_heap all[64];
+constinit device_heap all[heaps::most_devices];
 constinit mutex creating;
 
 // A child that was forked can use neither the driver nor the allocators: its calls get the driver's errors.
@@ -47,7 +47,8 @@ result<caching_allocator *> make(int ordinal) {
 constinit std::atomic<int> heaps::end_{0};
 
 caching_allocator *heaps::of_device(int ordinal) noexcept {
-  return all[ordinal].heap.load(std::memory_order_acquire);
+  const bool known = ordinal >= 0 && ordinal < most_devices;
+  return known ? all[ordinal].heap.load(std::memory_order_acquire) : nullptr;
 }
 
 caching_allocator *heaps::current() noexcept {

@@ -10,13 +10,14 @@ namespace stillmap::preload {
 
 class heaps {
  public:
+  static constexpr int most_devices = 64;  // of a further one the driver serves the memory
   // The allocator of the current context's device; created by its first request. nullptr: there is no current
   // context, or the device cannot be opened: the driver serves the request.
   static caching_allocator *current() noexcept;
   // The allocator that an address belongs to; nullptr: none.
   static caching_allocator *owner(word address) noexcept;
-  static caching_allocator *of_device(
-      int ordinal) noexcept;  // nullptr: it has allocated nothing yet
+  // nullptr: it has allocated nothing yet.
+  static caching_allocator *of_device(int ordinal) noexcept;
   // Calls visit(heap) for each.
   template <class Visit>
   static void each(Visit visit) {
@@ -26,7 +27,6 @@ class heaps {
   }
 
  private:
-  static constexpr int most_devices = 64;
   static std::atomic<int> end_;  // behind the last device that has allocated
   static caching_allocator *create(int ordinal) noexcept;
 };
