@@ -4,7 +4,7 @@
 
 #include "preload/door.h"
 #include "preload/functions/function_list.h"
-#include "preload/memory/queued_work.h"
+#include "preload/service/memory/queued_work.h"
 
 namespace stillmap::preload {
 

@@ -1,9 +1,9 @@
-#include "preload/memory/statistics.h"
+#include "preload/service/memory/statistics.h"
 
 #include <algorithm>
 
 #include "preload/functions/function_list.h"
-#include "preload/memory/heaps.h"
+#include "preload/service/memory/heaps.h"
 #include "stillmap/vmm/base/json_writer.h"
 
 namespace stillmap::preload {

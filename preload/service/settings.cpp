@@ -1,4 +1,4 @@
-#include "preload/settings.h"
+#include "preload/service/settings.h"
 
 #include <charconv>
 #include <cstdio>

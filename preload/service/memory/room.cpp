@@ -1,8 +1,8 @@
-#include "preload/memory/room.h"
+#include "preload/service/memory/room.h"
 
 #include <algorithm>
 
-#include "preload/settings.h"
+#include "preload/service/settings.h"
 
 namespace stillmap::preload {
 

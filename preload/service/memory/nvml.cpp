@@ -6,8 +6,8 @@
 
 #include "preload/functions/serve.h"
 #include "preload/lookup/loaded_objects.h"
-#include "preload/memory/heaps.h"
-#include "preload/memory/room.h"
+#include "preload/service/memory/heaps.h"
+#include "preload/service/memory/room.h"
 
 namespace stillmap::preload {
 namespace {

@@ -1,4 +1,4 @@
-#include "preload/lookup/real_driver.h"
+#include "preload/service/real_driver.h"
 
 #include <dlfcn.h>
 

@@ -1,9 +1,9 @@
 // cuMemAlloc, cuMemAllocPitch and cuMemFree. What the driver would refuse goes to the driver, so that its error is
 // the driver's own.
 #include "preload/functions/serve.h"
-#include "preload/memory/heaps.h"
-#include "preload/memory/pending.h"
-#include "preload/memory/statistics.h"
+#include "preload/service/memory/heaps.h"
+#include "preload/service/memory/pending.h"
+#include "preload/service/memory/statistics.h"
 
 namespace stillmap::preload {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <new>
 
-#include "preload/memory/statistics.h"
-#include "preload/settings.h"
+#include "preload/service/memory/statistics.h"
+#include "preload/service/settings.h"
 
 namespace stillmap::preload {
 namespace {

@@ -1,4 +1,4 @@
-#include "preload/memory/captures.h"
+#include "preload/service/memory/captures.h"
 
 #include <atomic>
 

@@ -1,7 +1,7 @@
-#include "preload/memory/default_pool.h"
+#include "preload/service/memory/default_pool.h"
 
 #include "preload/functions/serve.h"
-#include "preload/memory/heaps.h"
+#include "preload/service/memory/heaps.h"
 
 namespace stillmap::preload {
 namespace {

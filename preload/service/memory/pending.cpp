@@ -1,4 +1,4 @@
-#include "preload/memory/pending.h"
+#include "preload/service/memory/pending.h"
 
 #include <atomic>
 #include <utility>

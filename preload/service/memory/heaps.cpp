@@ -1,12 +1,12 @@
-#include "preload/memory/heaps.h"
+#include "preload/service/memory/heaps.h"
 
 #include <pthread.h>
 
 #include <atomic>
 
 #include "preload/functions/serve.h"
-#include "preload/lookup/real_driver.h"
-#include "preload/settings.h"
+#include "preload/service/real_driver.h"
+#include "preload/service/settings.h"
 #include "stillmap/vmm/base/cuda_errors.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/mutex.h"

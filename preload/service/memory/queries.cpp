@@ -3,9 +3,9 @@
 #include <cstddef>
 
 #include "preload/functions/serve.h"
-#include "preload/memory/heaps.h"
-#include "preload/memory/room.h"
-#include "preload/settings.h"
+#include "preload/service/memory/heaps.h"
+#include "preload/service/memory/room.h"
+#include "preload/service/settings.h"
 
 namespace stillmap::preload {
 namespace {

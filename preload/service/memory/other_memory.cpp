@@ -1,7 +1,7 @@
 // Memory that the driver serves, counted.
 #include "preload/functions/serve.h"
-#include "preload/memory/heaps.h"
-#include "preload/memory/statistics.h"
+#include "preload/service/memory/heaps.h"
+#include "preload/service/memory/statistics.h"
 
 namespace stillmap::preload {
 namespace {

@@ -1,7 +1,7 @@
-#include "preload/memory/queued_work.h"
+#include "preload/service/memory/queued_work.h"
 
 #include "preload/functions/serve.h"
-#include "preload/memory/captures.h"
+#include "preload/service/memory/captures.h"
 
 namespace stillmap::preload {
 

@@ -4,10 +4,10 @@
 #include <atomic>
 
 #include "preload/functions/serve.h"
-#include "preload/memory/captures.h"
-#include "preload/memory/default_pool.h"
-#include "preload/memory/heaps.h"
-#include "preload/memory/statistics.h"
+#include "preload/service/memory/captures.h"
+#include "preload/service/memory/default_pool.h"
+#include "preload/service/memory/heaps.h"
+#include "preload/service/memory/statistics.h"
 
 namespace stillmap::preload {
 namespace {
