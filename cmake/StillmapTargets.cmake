@@ -31,7 +31,7 @@ endfunction()
 function(stillmap_files folder pattern out)
   file(GLOB_RECURSE _files CONFIGURE_DEPENDS RELATIVE "${stillmap_SOURCE_DIR}"
     "${stillmap_SOURCE_DIR}/${folder}/${pattern}")
-  foreach(_component IN LISTS stillmap_COMPONENTS_KNOWN)
+  foreach(_component IN LISTS stillmap_COMPONENTS_KNOWN stillmap_TOOL_COMPONENTS)
     if(stillmap_FOLDER_${_component} MATCHES "^${folder}/")
       list(FILTER _files EXCLUDE REGEX "^${stillmap_FOLDER_${_component}}/")
     endif()

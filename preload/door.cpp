@@ -1,18 +1,20 @@
 #include "preload/door.h"
 
+#include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <climits>
 #include <ctime>
 #include <new>
 
 namespace stillmap::preload {
 
 constinit thread_local door::thread_calls *door::mine = nullptr;
-constinit std::atomic<bool> door::closed{false};
+constinit std::atomic<std::uint32_t> door::closed{0};
 constinit std::atomic<bool> door::fence_in_calls{true};
 
 namespace {
@@ -56,6 +58,18 @@ door::thread_calls *free_record() noexcept {
   return records;
 }
 
+// The clock of std::chrono, without its library.
+std::chrono::steady_clock::time_point now() noexcept {
+  timespec t{};
+  ::clock_gettime(CLOCK_MONOTONIC, &t);
+  return std::chrono::steady_clock::time_point(std::chrono::seconds(t.tv_sec) +
+                                               std::chrono::nanoseconds(t.tv_nsec));
+}
+
+void futex(std::atomic<std::uint32_t> &word, int operation, std::uint32_t value) noexcept {
+  ::syscall(SYS_futex, &word, operation | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr, 0);
+}
+
 bool calls_under_way() noexcept {
   for (const door::thread_calls *c = all_threads.load(std::memory_order_acquire); c != nullptr;
        c = c->next) {
@@ -69,14 +83,15 @@ bool calls_under_way() noexcept {
 // Where there is no key left, a thread's record stays its own.
 class door::leaving_key {
  public:
-  leaving_key() noexcept : there_(::pthread_key_create(&key_, &leave_thread) == 0) {}
-  void set(thread_calls *calls) const noexcept {
-    if (there_) ::pthread_setspecific(key_, calls);
+  static void set(thread_calls *calls) noexcept {
+    static constinit pthread_once_t once = PTHREAD_ONCE_INIT;
+    ::pthread_once(&once, [] { there = ::pthread_key_create(&key, &leave_thread) == 0; });
+    if (there) ::pthread_setspecific(key, calls);
   }
 
  private:
-  pthread_key_t key_{};
-  bool there_;
+  static inline constinit pthread_key_t key{};
+  static inline constinit bool there = false;
 };
 
 door::thread_calls *door::enter_thread() noexcept {
@@ -87,8 +102,7 @@ door::thread_calls *door::enter_thread() noexcept {
   }
   // By a key, whose destructor runs behind those of thread_local objects, which may still call, and once more where
   // that has happened again.
-  static const leaving_key key;
-  key.set(mine);
+  leaving_key::set(mine);
   return mine;
 }
 
@@ -100,7 +114,7 @@ void door::leave_thread(void *calls) noexcept {
 
 // The threads of the parent are not here to end their calls, and nobody would open the door.
 void door::become_child() noexcept {
-  closed.store(false, std::memory_order_relaxed);
+  closed.store(0, std::memory_order_relaxed);
   for (thread_calls *c = all_threads.load(std::memory_order_acquire); c != nullptr; c = c->next) {
     if (c == mine) continue;
     c->under_way.store(0, std::memory_order_relaxed);
@@ -115,14 +129,14 @@ void door::prepare() noexcept {
 }
 
 bool door::close(std::chrono::steady_clock::time_point deadline) noexcept {
-  closed.store(true, std::memory_order_relaxed);
+  closed.store(1, std::memory_order_relaxed);
   if (fence_in_calls.load(std::memory_order_relaxed)) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
   } else {
     barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
   }
   while (calls_under_way()) {
-    if (std::chrono::steady_clock::now() >= deadline) {
+    if (now() >= deadline) {
       open();
       return false;
     }
@@ -133,17 +147,17 @@ bool door::close(std::chrono::steady_clock::time_point deadline) noexcept {
 }
 
 void door::open() noexcept {
-  closed.store(false, std::memory_order_release);
-  closed.notify_all();
+  closed.store(0, std::memory_order_release);
+  futex(closed, FUTEX_WAKE, INT_MAX);
 }
 
 void door::wait(thread_calls &calls) noexcept {
   do {
     calls.under_way.store(0, std::memory_order_release);
-    closed.wait(true, std::memory_order_acquire);
+    while (closed.load(std::memory_order_acquire) != 0) futex(closed, FUTEX_WAIT, 1);
     calls.under_way.store(1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-  } while (closed.load(std::memory_order_relaxed));
+  } while (closed.load(std::memory_order_relaxed) != 0);
 }
 
 }  // namespace stillmap::preload

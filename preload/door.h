@@ -10,6 +10,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "preload/functions/abi.h"
+
 namespace stillmap::preload {
 
 class door {
@@ -34,7 +36,7 @@ class door {
         std::atomic_thread_fence(std::memory_order_seq_cst);
       std::atomic_signal_fence(std::memory_order_seq_cst);
       // A call from within a call goes on: the outer one is waited for.
-      if (closed.load(std::memory_order_relaxed) && before == 0) [[unlikely]]
+      if (closed.load(std::memory_order_relaxed) != 0 && before == 0) [[unlikely]]
         wait(*calls_);
       std::atomic_signal_fence(std::memory_order_seq_cst);
     }
@@ -51,13 +53,13 @@ class door {
   };
 
   // Once, before the first close(). Until then each call has a fence.
-  static void prepare() noexcept;
+  STILLMAP_FOR_SERVICE static void prepare() noexcept;
   // Holds new calls, and waits until those under way have ended. Calls of this library's own code do not pass
   // the door. Returns false where some have not ended by the deadline: the door is open again.
   // Requires: the door is open, and no other thread closes it.
-  static bool close(std::chrono::steady_clock::time_point deadline) noexcept;
+  STILLMAP_FOR_SERVICE static bool close(std::chrono::steady_clock::time_point deadline) noexcept;
   // Lets held calls go on.
-  static void open() noexcept;
+  STILLMAP_FOR_SERVICE static void open() noexcept;
 
  private:
   class leaving_key;
@@ -67,7 +69,7 @@ class door {
   static void wait(thread_calls &calls) noexcept;
 
   static thread_local thread_calls *mine;
-  static std::atomic<bool> closed;
+  static std::atomic<std::uint32_t> closed;  // a futex: 1 while calls are held
   static std::atomic<bool> fence_in_calls;
 };
 

@@ -4,6 +4,9 @@
 
 #include <cstdint>
 
+// What the service, a library of its own, uses of the preload. load_service.h
+#define STILLMAP_FOR_SERVICE __attribute__((visibility("default")))
+
 namespace stillmap::preload {
 
 using word = std::uint64_t;    // a pointer, a handle, a size, a device address

@@ -37,6 +37,21 @@ constexpr bool waits(function f) {
   return static_cast<std::size_t>(f) < std::size(all) && all[static_cast<std::size_t>(f)];
 }
 
+// Two libraries with one value number the functions alike.
+constexpr std::uint64_t numbering() {
+  constexpr const char *all[] = {
+#define STILLMAP_TEXT(symbol, ...) #symbol,
+      STILLMAP_DRIVER_FUNCTIONS(STILLMAP_TEXT) STILLMAP_NVML_FUNCTIONS(STILLMAP_TEXT)
+#undef STILLMAP_TEXT
+  };
+  std::uint64_t hash = 14695981039346656037U;  // FNV-1a
+  for (const char *text : all) {
+    do hash = (hash ^ static_cast<unsigned char>(*text)) * 1099511628211U;
+    while (*text++ != 0);
+  }
+  return hash;
+}
+
 // The newest CUDA version whose functions are in the table.
 inline constexpr int newest_version = 13050;
 
@@ -46,14 +61,14 @@ std::optional<function> find_symbol(std::string_view symbol) noexcept;
 // The function that cuGetProcAddress returns for a name, a version and a kind of default stream.
 std::optional<function> find_by_name(std::string_view name, int version, bool per_thread) noexcept;
 
-const char *symbol_of(function f) noexcept;
+STILLMAP_FOR_SERVICE const char *symbol_of(function f) noexcept;
 
 // The wrapper that this library exports.
 void *wrapper_of(function f) noexcept;
 
 // Where a wrapper passes its call on: what the program would have found without this library. Null until it
 // is known.
-extern std::atomic<void *> next_functions[function_count];
+STILLMAP_FOR_SERVICE extern std::atomic<void *> next_functions[function_count];
 
 inline void *next_of(function f) noexcept {
   return next_functions[static_cast<std::size_t>(f)].load(std::memory_order_relaxed);

@@ -1,4 +1,5 @@
 // The functions that the library exports under the driver's names.
+#include "preload/door.h"
 #include "preload/functions/serve.h"
 
 #define STILLMAP_AND_UNPACK(...) __VA_OPT__(, ) __VA_ARGS__

@@ -1,6 +1,7 @@
 // The objects that are loaded in the program's first namespace, in the order in which the loader searches them.
 #pragma once
 
+#include "preload/functions/abi.h"
 #include "preload/lookup/elf_object.h"
 
 namespace stillmap::preload {
@@ -36,7 +37,7 @@ definition find_first(const char *name) noexcept;
 // left out; nullptr: none has. With a null address, of all objects.
 void *find_behind(const void *address, const char *function) noexcept;
 // As what is loaded behind this library has it.
-void *find_behind_us(const char *function) noexcept;
+STILLMAP_FOR_SERVICE void *find_behind_us(const char *function) noexcept;
 
 // How many objects have been loaded since the program began.
 unsigned long long objects_loaded() noexcept;

@@ -38,5 +38,6 @@ STILLMAP_MODULES = {
 
 STILLMAP_TOOL_MODULES = {
     "bench/replay": ["allocators", "vmm", "vmm/base"],
-    "preload": ["allocators", "vmm", "vmm/base"],
+    "preload": [],
+    "preload/service": ["preload", "checkpoint/control", "checkpoint/snapshot", "checkpoint/suspend", "checkpoint/common", "checkpoint/base", "allocators", "vmm", "vmm/base"],
 }

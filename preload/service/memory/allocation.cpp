@@ -1,9 +1,10 @@
 // cuMemAlloc, cuMemAllocPitch and cuMemFree. What the driver would refuse goes to the driver, so that its error is
 // the driver's own.
-#include "preload/functions/serve.h"
 #include "preload/service/memory/heaps.h"
 #include "preload/service/memory/pending.h"
+#include "preload/service/memory/queued_work.h"
 #include "preload/service/memory/statistics.h"
+#include "preload/service/serve.h"
 
 namespace stillmap::preload {
 namespace {
@@ -64,7 +65,7 @@ driver_code serve(numbered<function::cuMemFree_v2>, word at) noexcept {
   caching_allocator *const heap = heaps::owner(at);
   if (heap == nullptr) {
     const driver_code result = pass_on<function::cuMemFree_v2>(at);
-    queued_work::note();
+    note_work();
     return result;
   }
   driver_code result = code::success;

@@ -3,11 +3,12 @@
 // only the driver can make.
 #include <atomic>
 
-#include "preload/functions/serve.h"
 #include "preload/service/memory/captures.h"
 #include "preload/service/memory/default_pool.h"
 #include "preload/service/memory/heaps.h"
+#include "preload/service/memory/queued_work.h"
 #include "preload/service/memory/statistics.h"
+#include "preload/service/serve.h"
 
 namespace stillmap::preload {
 namespace {
@@ -73,7 +74,7 @@ driver_code free(word at, word stream, default_stream d) noexcept {
   // The driver refuses to free in a graph what no graph allocated.
   if (heap == nullptr || !plain<query>(stream)) {
     const driver_code result = pass_on<f>(at, stream);
-    queued_work::note();
+    note_work();
     return result;
   }
   const status freed = heap->free(reinterpret_cast<void *>(at), stream_of(stream, d));
@@ -130,7 +131,7 @@ driver_code serve(numbered<function::cuStreamDestroy_v2>, word stream) noexcept 
   const bool captured = captures::is_capturing(stream);
   const driver_code result = pass_on<function::cuStreamDestroy_v2>(stream);
   if (result == code::success && captured) captures::note_ended();
-  queued_work::note();
+  note_work();
   return result;
 }
 

@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "preload/functions/serve.h"
+#include "preload/service/serve.h"
 
 namespace stillmap::preload {
 namespace {

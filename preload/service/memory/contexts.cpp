@@ -1,6 +1,7 @@
 // What makes freeing memory always wait: more than one context, as the program makes them current, and functions of
 // the driver that no wrapper sees.
-#include "preload/functions/serve.h"
+#include "preload/service/memory/queued_work.h"
+#include "preload/service/serve.h"
 
 namespace stillmap::preload {
 namespace {

@@ -1,7 +1,7 @@
 #include "preload/service/memory/default_pool.h"
 
-#include "preload/functions/serve.h"
 #include "preload/service/memory/heaps.h"
+#include "preload/service/serve.h"
 
 namespace stillmap::preload {
 namespace {
@@ -52,7 +52,7 @@ driver_code serve(numbered<function::cuMemPoolGetAttribute>, word pool, number a
 
 driver_code serve(numbered<function::cuMemPoolTrimTo>, word pool, word keep) noexcept {
   const driver_code result = pass_on<function::cuMemPoolTrimTo>(pool, keep);
-  queued_work::note();
+  note_work();
   if (result != code::success) return result;
   if (caching_allocator *const heap = heap_of_pool(pool)) static_cast<void>(heap->trim(keep));
   return result;

@@ -4,8 +4,9 @@
 
 #include <atomic>
 
-#include "preload/functions/serve.h"
+#include "preload/door.h"
 #include "preload/service/real_driver.h"
+#include "preload/service/serve.h"
 #include "preload/service/settings.h"
 #include "stillmap/vmm/base/cuda_errors.h"
 #include "stillmap/vmm/base/host_memory.h"

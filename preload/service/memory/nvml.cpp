@@ -4,10 +4,10 @@
 #include <charconv>
 #include <string_view>
 
-#include "preload/functions/serve.h"
 #include "preload/lookup/loaded_objects.h"
 #include "preload/service/memory/heaps.h"
 #include "preload/service/memory/room.h"
+#include "preload/service/serve.h"
 
 namespace stillmap::preload {
 namespace {

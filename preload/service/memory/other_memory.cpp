@@ -1,14 +1,14 @@
 // Memory that the driver serves, counted.
-#include "preload/functions/serve.h"
 #include "preload/service/memory/heaps.h"
 #include "preload/service/memory/statistics.h"
+#include "preload/service/serve.h"
 
 namespace stillmap::preload {
 namespace {
 
 driver_code counted(driver_code result, passed why, word bytes) noexcept {
   if (result == code::success) note_passed(why, bytes);
-  queued_work::note();
+  note_work();
   return result;
 }
 

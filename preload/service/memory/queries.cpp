@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "preload/functions/serve.h"
 #include "preload/service/memory/heaps.h"
 #include "preload/service/memory/room.h"
+#include "preload/service/serve.h"
 #include "preload/service/settings.h"
 
 namespace stillmap::preload {

@@ -1,11 +1,10 @@
 #include "preload/service/memory/queued_work.h"
 
-#include "preload/functions/serve.h"
 #include "preload/service/memory/captures.h"
+#include "preload/service/serve.h"
 
 namespace stillmap::preload {
 
-constinit std::atomic<bool> queued_work::there_{false};
 constinit std::atomic<int> queued_work::waits_{0};
 constinit std::atomic<bool> queued_work::always_{false};
 constinit std::atomic<word> queued_work::only_context_{0};
@@ -13,16 +12,16 @@ constinit std::atomic<word> queued_work::only_context_{0};
 queued_work::outcome queued_work::wait(driver_code &result, int ordinal) noexcept {
   result = code::success;
   if (captures::under_way()) return outcome::capturing;
-  const auto none = [] { return !there_.load(std::memory_order_acquire); };
+  const auto none = [] { return !work_may_be_queued.load(std::memory_order_acquire); };
   // Once more at the end: a wait that fails says that work is there before it ends.
   if (!always_.load(std::memory_order_acquire) && none() &&
       waits_.load(std::memory_order_acquire) == 0 && none()) {
     return outcome::done;
   }
   waits_.fetch_add(1, std::memory_order_relaxed);
-  there_.exchange(false, std::memory_order_acq_rel);
+  work_may_be_queued.exchange(false, std::memory_order_acq_rel);
   result = wait_for(ordinal);
-  if (result != code::success) note();
+  if (result != code::success) note_work();
   waits_.fetch_sub(1, std::memory_order_release);
   return result == code::success ? outcome::done : outcome::failed;
 }

@@ -8,16 +8,12 @@
 
 #include <atomic>
 
-#include "preload/functions/abi.h"
+#include "preload/functions/work_flag.h"
 
 namespace stillmap::preload {
 
 class queued_work {
  public:
-  // A call has ended that may have queued work.
-  static void note() noexcept {
-    if (!there_.load(std::memory_order_relaxed)) there_.store(true, std::memory_order_release);
-  }
   // Waits for all that is queued in the current context. While a stream captures a graph, nothing can wait:
   // `capturing`.
   enum class outcome { done, capturing, failed };
@@ -32,9 +28,8 @@ class queued_work {
  private:
   static driver_code wait_for(int ordinal) noexcept;
 
-  static std::atomic<bool> there_;
-  static std::atomic<int>
-      waits_;  // under way: what they wait for is not there_ any more, and has not ended
+  // Waits under way: what they wait for is not noted any more, and has not ended.
+  static std::atomic<int> waits_;
   static std::atomic<bool> always_;
   static std::atomic<word> only_context_;
 };

@@ -1,0 +1,71 @@
+// The functions that the service serves: X(symbol, parameters). All others are passed on.
+#pragma once
+
+#include <iterator>
+
+#include "preload/functions/function_list.h"
+
+// clang-format off
+#define STILLMAP_SERVED_FUNCTIONS(X) \
+  /* Memory: service/memory/allocation.cpp, service/memory/async_allocation.cpp. */ \
+  X(cuMemAlloc_v2, (word at, word bytes)) \
+  X(cuMemAllocPitch_v2, (word at, word pitch, word width, word height, number element)) \
+  X(cuMemFree_v2, (word at)) \
+  X(cuMemAllocAsync, (word at, word bytes, word stream)) \
+  X(cuMemAllocAsync_ptsz, (word at, word bytes, word stream)) \
+  X(cuMemAllocFromPoolAsync, (word at, word bytes, word pool, word stream)) \
+  X(cuMemAllocFromPoolAsync_ptsz, (word at, word bytes, word pool, word stream)) \
+  X(cuMemFreeAsync, (word at, word stream)) \
+  X(cuMemFreeAsync_ptsz, (word at, word stream)) \
+  /* What decides how memory is served: service/memory/contexts.cpp, service/memory/captures.cpp, service/memory/async_allocation.cpp. */ \
+  X(cuCtxSetCurrent, (word context)) \
+  X(cuCtxPushCurrent_v2, (word context)) \
+  X(cuCtxCreate_v2, (word context, number flags, number device)) \
+  X(cuCtxCreate_v3, (word context, word affinities, number count, number flags, number device)) \
+  X(cuCtxCreate_v4, (word context, word parameters, number flags, number device)) \
+  X(cuGetExportTable, (word table, word id)) \
+  X(cuDeviceSetMemPool, (number device, word pool)) \
+  X(cuStreamBeginCapture, (word stream)) \
+  X(cuStreamBeginCapture_ptsz, (word stream)) \
+  X(cuStreamBeginCapture_v2, (word stream, number mode)) \
+  X(cuStreamBeginCapture_v2_ptsz, (word stream, number mode)) \
+  X(cuStreamBeginCaptureToGraph, (word stream, word graph, word nodes, word edges, word count, number mode)) \
+  X(cuStreamBeginCaptureToGraph_ptsz, (word stream, word graph, word nodes, word edges, word count, number mode)) \
+  X(cuStreamEndCapture, (word stream, word graph)) \
+  X(cuStreamEndCapture_ptsz, (word stream, word graph)) \
+  X(cuStreamDestroy_v2, (word stream)) \
+  /* The device's default pool: service/memory/default_pool.cpp. */ \
+  X(cuMemPoolGetAttribute, (word pool, number attribute, word value)) \
+  X(cuMemPoolTrimTo, (word pool, word keep)) \
+  /* What the program asks about memory: service/memory/queries.cpp, service/memory/nvml.cpp. */ \
+  X(cuMemGetInfo_v2, (word free, word total)) \
+  X(cuDeviceTotalMem_v2, (word bytes, number device)) \
+  X(cuMemGetAddressRange_v2, (word base, word bytes, word at)) \
+  X(cuPointerGetAttribute, (word data, number attribute, word at)) \
+  X(cuPointerGetAttributes, (number count, word attributes, word data, word at)) \
+  X(nvmlDeviceGetMemoryInfo, (word device, word memory)) \
+  X(nvmlDeviceGetMemoryInfo_v2, (word device, word memory)) \
+  /* Memory of other kinds, which is counted: service/memory/other_memory.cpp. */ \
+  X(cuMemAllocManaged, (word at, word bytes, number flags)) \
+  X(cuMemCreate, (word handle, word bytes, word properties, word flags)) \
+  X(cuMemRetainAllocationHandle, (word handle, word at)) \
+  X(cuArrayCreate_v2, (word array, word descriptor)) \
+  X(cuArray3DCreate_v2, (word array, word descriptor)) \
+  X(cuMipmappedArrayCreate, (word array, word descriptor, number levels))
+// clang-format on
+
+namespace stillmap::preload {
+
+constexpr bool is_served(function f) {
+  constexpr function all[] = {
+#define STILLMAP_SERVED(symbol, parameters) function::symbol,
+      STILLMAP_SERVED_FUNCTIONS(STILLMAP_SERVED)
+#undef STILLMAP_SERVED
+  };
+  for (const function served : all) {
+    if (served == f) return true;
+  }
+  return false;
+}
+
+}  // namespace stillmap::preload
