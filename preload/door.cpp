@@ -128,7 +128,8 @@ void door::prepare() noexcept {
   ::pthread_atfork(nullptr, nullptr, [] { become_child(); });
 }
 
-bool door::close(std::chrono::steady_clock::time_point deadline) noexcept {
+bool door::close(std::chrono::steady_clock::time_point deadline,
+                 const std::atomic<bool> &cancelled) noexcept {
   closed.store(1, std::memory_order_relaxed);
   if (fence_in_calls.load(std::memory_order_relaxed)) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -136,7 +137,7 @@ bool door::close(std::chrono::steady_clock::time_point deadline) noexcept {
     barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
   }
   while (calls_under_way()) {
-    if (now() >= deadline) {
+    if (cancelled.load(std::memory_order_relaxed) || now() >= deadline) {
       open();
       return false;
     }

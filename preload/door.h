@@ -55,9 +55,11 @@ class door {
   // Once, before the first close(). Until then each call has a fence.
   STILLMAP_FOR_SERVICE static void prepare() noexcept;
   // Holds new calls, and waits until those under way have ended. Calls of this library's own code do not pass
-  // the door. Returns false where some have not ended by the deadline: the door is open again.
+  // the door. Returns false where some have not ended by the deadline, or once `cancelled` is true: the door is
+  // open again.
   // Requires: the door is open, and no other thread closes it.
-  STILLMAP_FOR_SERVICE static bool close(std::chrono::steady_clock::time_point deadline) noexcept;
+  STILLMAP_FOR_SERVICE static bool close(std::chrono::steady_clock::time_point deadline,
+                                         const std::atomic<bool> &cancelled) noexcept;
   // Lets held calls go on.
   STILLMAP_FOR_SERVICE static void open() noexcept;
 

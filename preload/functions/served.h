@@ -23,6 +23,7 @@
   X(cuCtxCreate_v2, (word context, number flags, number device)) \
   X(cuCtxCreate_v3, (word context, word affinities, number count, number flags, number device)) \
   X(cuCtxCreate_v4, (word context, word parameters, number flags, number device)) \
+  X(cuCtxDestroy_v2, (word context)) \
   X(cuGetExportTable, (word table, word id)) \
   X(cuDeviceSetMemPool, (number device, word pool)) \
   X(cuStreamBeginCapture, (word stream)) \

@@ -1,5 +1,6 @@
 #include "preload/service/settings.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -13,22 +14,31 @@ const char *variable(const char *name) noexcept {
   return text != nullptr && *text != 0 ? text : nullptr;
 }
 
+// A positive number; 0: there is none, which is reported where the variable is set.
+std::uint64_t number_of(const char *name, const char *unit, const char *otherwise) {
+  const char *const text = variable(name);
+  if (text == nullptr) return 0;
+  const std::string_view s = text;
+  std::uint64_t number = 0;
+  const auto [end, failed] = std::from_chars(s.data(), s.data() + s.size(), number);
+  if (failed == std::errc() && end == s.data() + s.size() && number != 0) return number;
+  std::fprintf(stderr, "stillmap: %s=%s is no number of %s: %s\n", name, text, unit, otherwise);
+  return 0;
+}
+
 settings read() {
   settings out;
-  if (const char *const text = variable("STILLMAP_PRELOAD_LIMIT")) {
-    const std::string_view s = text;
-    std::size_t bytes = 0;
-    const auto [end, failed] = std::from_chars(s.data(), s.data() + s.size(), bytes);
-    if (failed == std::errc() && end == s.data() + s.size() && bytes != 0) {
-      out.limit = bytes;
-    } else {
-      std::fprintf(stderr,
-                   "stillmap: STILLMAP_PRELOAD_LIMIT=%s is no number of bytes: there is no limit\n",
-                   text);
-    }
-  }
+  if (const auto bytes = number_of("STILLMAP_PRELOAD_LIMIT", "bytes", "there is no limit"))
+    out.limit = bytes;
   if (const char *const text = variable("STILLMAP_PRELOAD_TAG")) out.tag = text;
   if (const char *const text = variable("STILLMAP_PRELOAD_STATS")) out.stats = text;
+  if (const char *const text = variable("STILLMAP_PRELOAD_CONTROL")) {
+    out.control = true;
+    if (std::string_view(text) != "1") out.control_folder = text;
+  }
+  constexpr std::uint64_t longest = 24 * 3'600'000;
+  if (const auto ms = number_of("STILLMAP_PRELOAD_CONTROL_TIMEOUT", "milliseconds", "it is 10000"))
+    out.control_timeout = std::chrono::milliseconds(std::min(ms, longest));
   return out;
 }
 

@@ -2,6 +2,7 @@
 // `stillmap run` sets. docs/programs.md
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -12,6 +13,11 @@ struct settings {
   std::size_t limit = SIZE_MAX;  // STILLMAP_PRELOAD_LIMIT: bytes of physical memory on each device
   std::string tag = "program";   // STILLMAP_PRELOAD_TAG: of the memory
   std::string stats;             // STILLMAP_PRELOAD_STATS: a file, or "-" for stderr; empty: none
+  bool control = false;          // STILLMAP_PRELOAD_CONTROL: answer an operator's requests
+  std::string
+      control_folder;  // its value: a folder for the sockets, or "1" for abstract names (empty)
+  // STILLMAP_PRELOAD_CONTROL_TIMEOUT, in milliseconds: how long a request waits for the program's calls and work.
+  std::chrono::milliseconds control_timeout{10'000};
 };
 
 // Read once, at the first call. A value that cannot be read is reported on stderr, and not used.

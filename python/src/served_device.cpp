@@ -1,7 +1,5 @@
 #include "python/src/served_device.h"
 
-#include <unistd.h>
-
 #include <condition_variable>
 #include <exception>
 #include <filesystem>
@@ -13,6 +11,7 @@
 #include "python/src/devices.h"
 #include "python/src/safe_points.h"
 #include "python/src/suspenders.h"
+#include "stillmap/checkpoint/control/process_server.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/start_thread.h"
 #include "stillmap/vmm/base/try.h"
@@ -21,9 +20,6 @@ namespace stillmap::python {
 namespace {
 
 using tags_view = control::server_callbacks::tags_view;
-
-// Names that are tried where the address is left open: containers with one network may have processes with one id.
-constexpr int most_names = 16;
 
 struct served_devices {
   fork_watch born;
@@ -45,13 +41,6 @@ class callback_scope {
   ~callback_scope() { runs_callback = false; }
   callback_scope(const callback_scope &) = delete;
 };
-
-std::string name_of_process(int ordinal, int attempt) {
-  std::string name = "stillmap-" + std::to_string(::getpid());
-  if (ordinal != 0) name += "." + std::to_string(ordinal);
-  if (attempt > 1) name += "-" + std::to_string(attempt);
-  return name + ".control";
-}
 
 bool is_folder(const std::string &address) {
   std::error_code ignored;
@@ -124,24 +113,18 @@ status served_device::listen() {
   control::server_options options = options_of_server();
   STILLMAP_ASSIGN_OR_RETURN(options.suspender, suspender_of(ordinal_));
   const std::string &given = options_.address;
-  const bool is_open = given.empty() || is_folder(given);
-  const std::string front = given.empty() ? "@" : given.ends_with('/') ? given : given + "/";
-  for (int attempt = 1;; ++attempt) {
-    address_ = is_open ? front + name_of_process(ordinal_, attempt) : given;
-    auto made = control::server::create(d, address_, options);
-    if (made) {
-      const lock_guard lock(mutex_);
-      server_ = std::shared_ptr<control::server>(new control::server(std::move(*made)),
-                                                 [this](control::server *last) {
-                                                   delete last;
-                                                   ended_ = true;
-                                                   ended_.notify_all();
-                                                 });
-      break;
-    }
-    if (!is_open || attempt == most_names || !made.error().is(errc::busy)) {
-      return tl::unexpected(made.error());
-    }
+  auto made = given.empty() || is_folder(given) ? control::create_process_server(d, given, options)
+                                                : control::server::create(d, given, options);
+  if (!made) return tl::unexpected(made.error());
+  address_ = made->address();
+  {
+    const lock_guard lock(mutex_);
+    server_ = std::shared_ptr<control::server>(new control::server(std::move(*made)),
+                                               [this](control::server *last) {
+                                                 delete last;
+                                                 ended_ = true;
+                                                 ended_.notify_all();
+                                               });
   }
   phase_ = phase::open;
   return {};

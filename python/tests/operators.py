@@ -39,10 +39,10 @@ def loop(until=lambda: False, at=stillmap.safe_point):
 class Program:
     """A Python program that goes on while the test asks it things."""
 
-    def __init__(self, test, code, *arguments, **environment):
+    def __init__(self, test, code, *arguments, prefix=(), **environment):
         options = ["-X", "faulthandler", "-W", "ignore:This process:DeprecationWarning"]
         self.process = subprocess.Popen(
-            [sys.executable, *options, "-c", code, *arguments], stdin=subprocess.PIPE,
+            [*prefix, sys.executable, *options, "-c", code, *arguments], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment})
         self.test, self.pid, self.lines, self.errors = test, self.process.pid, queue.Queue(), []

@@ -16,6 +16,11 @@ namespace {
 using std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
+bool close_door(steady_clock::time_point deadline) {
+  static const std::atomic<bool> never{false};
+  return door::close(deadline, never);
+}
+
 class door_test : public ::testing::TestWithParam<bool> {
  protected:
   // Without membarrier, each call has a fence; once prepared, the process has it for good. So the first cases are
@@ -54,8 +59,17 @@ class caller {
   std::thread thread_;
 };
 
+TEST_P(door_test, gives_up_when_it_is_cancelled) {
+  caller inside;
+  inside.wait_inside();
+  const std::atomic<bool> cancelled{true};
+  EXPECT_FALSE(door::close(long_enough(), cancelled));
+  const caller another;
+  another.wait_inside();
+}
+
 TEST_P(door_test, closes_when_nothing_is_under_way) {
-  ASSERT_TRUE(door::close(long_enough()));
+  ASSERT_TRUE(close_door(long_enough()));
   door::open();
   const door::passage inside(true);
 }
@@ -66,7 +80,7 @@ TEST_P(door_test, waits_for_calls_under_way) {
   two.wait_inside();
   std::atomic<bool> closed{false};
   std::thread closing([&] {
-    EXPECT_TRUE(door::close(long_enough()));
+    EXPECT_TRUE(close_door(long_enough()));
     EXPECT_TRUE(one.left() && two.left());
     closed = true;
   });
@@ -83,16 +97,16 @@ TEST_P(door_test, waits_for_calls_under_way) {
 TEST_P(door_test, is_open_again_after_the_deadline) {
   caller one;
   one.wait_inside();
-  EXPECT_FALSE(door::close(steady_clock::now() + 5ms));
+  EXPECT_FALSE(close_door(steady_clock::now() + 5ms));
   caller two;
   two.wait_inside();
   two.leave();
   one.leave();
-  EXPECT_TRUE(door::close(long_enough()));
+  EXPECT_TRUE(close_door(long_enough()));
 }
 
 TEST_P(door_test, holds_new_calls_until_it_opens) {
-  ASSERT_TRUE(door::close(long_enough()));
+  ASSERT_TRUE(close_door(long_enough()));
   std::vector<std::unique_ptr<caller>> held;
   for (int i = 0; i < 8; ++i) held.push_back(std::make_unique<caller>());
   caller goes_on(false);
@@ -119,7 +133,7 @@ TEST_P(door_test, closes_again_while_calls_come_back) {
     });
   }
   for (int i = 0; i < 40; ++i) {
-    ASSERT_TRUE(door::close(long_enough()));
+    ASSERT_TRUE(close_door(long_enough()));
     ASSERT_EQ(in_calls, 0);
     const int before = calls;
     if (i % 20 == 0) std::this_thread::sleep_for(1ms);
@@ -147,7 +161,7 @@ TEST_P(door_test, lets_calls_from_within_a_call_go_on) {
   });
   while (!inside) std::this_thread::yield();
   std::thread closing([&] {
-    EXPECT_TRUE(door::close(long_enough()));
+    EXPECT_TRUE(close_door(long_enough()));
     EXPECT_TRUE(nested);
   });
   std::this_thread::sleep_for(5ms);
@@ -163,7 +177,7 @@ TEST_P(door_test, forgets_threads_that_have_ended) {
       threads.emplace_back([] { const door::passage inside(true); });
     }
     for (std::thread &t : threads) t.join();
-    EXPECT_TRUE(door::close(long_enough()));
+    EXPECT_TRUE(close_door(long_enough()));
     door::open();
   }
 }
@@ -172,11 +186,11 @@ TEST_P(door_test, counts_a_hundred_threads) {
   std::vector<std::unique_ptr<caller>> all;
   for (int i = 0; i < 100; ++i) all.push_back(std::make_unique<caller>());
   for (const auto &c : all) c->wait_inside();
-  EXPECT_FALSE(door::close(steady_clock::now() + 1ms));
+  EXPECT_FALSE(close_door(steady_clock::now() + 1ms));
   for (std::size_t i = 1; i < all.size(); ++i) all[i]->leave();
-  EXPECT_FALSE(door::close(steady_clock::now() + 1ms)) << "one is under way";
+  EXPECT_FALSE(close_door(steady_clock::now() + 1ms)) << "one is under way";
   all[0]->leave();
-  EXPECT_TRUE(door::close(long_enough()));
+  EXPECT_TRUE(close_door(long_enough()));
 }
 
 // Calls that a thread makes while it ends come after its record was given away: destructors of thread_local objects.
@@ -203,7 +217,7 @@ TEST_P(door_test, counts_calls_of_a_thread_that_ends) {
   // Others come and go meanwhile, and may take the record of the one that ends.
   for (int i = 0; i < 20; ++i) std::thread([] { const door::passage p(true); }).join();
   // Regression: a thread that had its record took the call of the one that ends for its own, and passed.
-  std::thread closing([] { EXPECT_TRUE(door::close(long_enough())); });
+  std::thread closing([] { EXPECT_TRUE(close_door(long_enough())); });
   std::this_thread::sleep_for(20ms);
   std::vector<std::unique_ptr<caller>> held;
   for (int i = 0; i < 100; ++i) held.push_back(std::make_unique<caller>());
@@ -214,11 +228,11 @@ TEST_P(door_test, counts_calls_of_a_thread_that_ends) {
   closing.join();
   door::open();
   held.clear();
-  EXPECT_TRUE(door::close(long_enough()));
+  EXPECT_TRUE(close_door(long_enough()));
 }
 
 TEST_P(door_test, is_open_in_a_child) {
-  ASSERT_TRUE(door::close(long_enough()));
+  ASSERT_TRUE(close_door(long_enough()));
   const pid_t child = ::fork();
   if (child == 0) {
     if (!GetParam()) ::_exit(0);
@@ -237,7 +251,7 @@ TEST_P(door_test, closes_in_a_child_of_a_process_with_calls_under_way) {
   caller other;
   other.wait_inside();
   const pid_t child = ::fork();
-  if (child == 0) ::_exit(door::close(steady_clock::now() + 20s) ? 0 : 1);
+  if (child == 0) ::_exit(close_door(steady_clock::now() + 20s) ? 0 : 1);
   int status = -1;
   ::waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);

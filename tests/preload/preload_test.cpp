@@ -80,28 +80,33 @@ std::string preload_test::content(const std::string &file) {
   return text.str();
 }
 
-client_result preload_test::run(const std::string &client,
-                                const std::vector<std::string> &arguments,
-                                const client_setting &setting) const {
+std::vector<std::string> preload_test::environment(const client_setting &setting) const {
   std::string preloads;
   for (const std::string &library : {setting.before.empty() ? "" : built(setting.before),
                                      setting.preloaded ? preload_library() : "",
                                      setting.behind.empty() ? "" : built(setting.behind)}) {
     if (!library.empty()) preloads += (preloads.empty() ? "" : ":") + library;
   }
-  const std::string statistics = file("statistics"), out = file("out"), err = file("err");
-  fs::remove(statistics);
-  std::vector<std::string> environment{
+  std::vector<std::string> variables{
       "LD_LIBRARY_PATH=" + fs::path(driver_library()).parent_path().string() + ":" +
           fs::absolute("hostcuda/nvml").string(),
-      "HOSTCUDA=" + profile(), "STILLMAP_PRELOAD_STATS=" + statistics};
-  if (!preloads.empty()) environment.push_back("LD_PRELOAD=" + preloads);
+      "HOSTCUDA=" + profile(), "STILLMAP_PRELOAD_STATS=" + file("statistics")};
+  if (!preloads.empty()) variables.push_back("LD_PRELOAD=" + preloads);
   for (const std::string &v : setting.variables) {
-    std::erase_if(environment, [&](const std::string &e) {
+    std::erase_if(variables, [&](const std::string &e) {
       return e.starts_with(v.substr(0, v.find('=') + 1));
     });
-    environment.push_back(v);
+    variables.push_back(v);
   }
+  return variables;
+}
+
+client_result preload_test::run(const std::string &client,
+                                const std::vector<std::string> &arguments,
+                                const client_setting &setting) const {
+  const std::string statistics = file("statistics"), out = file("out"), err = file("err");
+  fs::remove(statistics);
+  std::vector<std::string> variables = environment(setting);
   std::vector<std::string> words{built(client)};
   words.insert(words.end(), arguments.begin(), arguments.end());
   const auto pointers = [](std::vector<std::string> &texts) {
@@ -118,7 +123,7 @@ client_result preload_test::run(const std::string &client,
                                    O_WRONLY | O_CREAT | O_TRUNC, 0600);
   pid_t pid = -1;
   const int failed = ::posix_spawn(&pid, words[0].c_str(), &actions, nullptr,
-                                   pointers(words).data(), pointers(environment).data());
+                                   pointers(words).data(), pointers(variables).data());
   posix_spawn_file_actions_destroy(&actions);
   client_result result;
   EXPECT_EQ(failed, 0) << words[0];

@@ -45,6 +45,8 @@ class preload_test : public ::testing::Test {
 
   client_result run(const std::string &client, const std::vector<std::string> &arguments,
                     const client_setting &setting = {}) const;
+  // The variables of a client.
+  std::vector<std::string> environment(const client_setting &setting) const;
   std::string file(const std::string &name) const { return (folder_ / name).string(); }
   static std::string content(const std::string &file);
 

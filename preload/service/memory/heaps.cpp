@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "preload/door.h"
+#include "preload/service/control/operator_socket.h"
 #include "preload/service/real_driver.h"
 #include "preload/service/serve.h"
 #include "preload/service/settings.h"
@@ -81,6 +82,7 @@ caching_allocator *heaps::create(int ordinal) noexcept {
   if (ordinal >= end_.load(std::memory_order_relaxed))
     end_.store(ordinal + 1, std::memory_order_release);
   place.heap.store(*made, std::memory_order_release);
+  serve_operator(**made);
   return *made;
 }
 

@@ -1,20 +1,20 @@
 #include "preload/service/memory/queued_work.h"
 
 #include "preload/service/memory/captures.h"
+#include "preload/service/memory/contexts.h"
 #include "preload/service/serve.h"
 
 namespace stillmap::preload {
 
 constinit std::atomic<int> queued_work::waits_{0};
 constinit std::atomic<bool> queued_work::always_{false};
-constinit std::atomic<word> queued_work::only_context_{0};
 
 queued_work::outcome queued_work::wait(driver_code &result, int ordinal) noexcept {
   result = code::success;
   if (captures::under_way()) return outcome::capturing;
   const auto none = [] { return !work_may_be_queued.load(std::memory_order_acquire); };
   // Once more at the end: a wait that fails says that work is there before it ends.
-  if (!always_.load(std::memory_order_acquire) && none() &&
+  if (!always_.load(std::memory_order_acquire) && !contexts::several() && none() &&
       waits_.load(std::memory_order_acquire) == 0 && none()) {
     return outcome::done;
   }
@@ -47,13 +47,6 @@ driver_code queued_work::wait_for(int ordinal) noexcept {
   }
   pass_on<function::cuDevicePrimaryCtxRelease_v2>(other);
   return result;
-}
-
-void queued_work::note_context(word context) noexcept {
-  word known = 0;
-  if (context == 0 || only_context_.compare_exchange_strong(known, context) || known == context)
-    return;
-  always_.store(true, std::memory_order_release);
 }
 
 }  // namespace stillmap::preload

@@ -3,7 +3,7 @@
 // cuMemFree of the driver waits for the work of the context, and programs rely on it. Ours waits, too, unless no
 // call that may have queued work has ended since the last wait: a program that only allocates and frees makes no
 // driver call. A program with private functions of the driver (cuGetExportTable), as the CUDA runtime has them, waits
-// each time: what they do is not documented.
+// each time: what they do is not documented. So does one with several contexts.
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,6 @@ class queued_work {
   // `ordinal`: the device of the memory, which may be another one than the current context's.
   static outcome wait(driver_code &code, int ordinal) noexcept;
 
-  // A context may have work from now on. With more than one, each wait is a call.
-  static void note_context(word context) noexcept;
   // From now on work may be queued by calls that no wrapper sees: each wait is a call.
   static void note_unseen_calls() noexcept { always_.store(true, std::memory_order_release); }
 
@@ -31,7 +29,6 @@ class queued_work {
   // Waits under way: what they wait for is not noted any more, and has not ended.
   static std::atomic<int> waits_;
   static std::atomic<bool> always_;
-  static std::atomic<word> only_context_;
 };
 
 }  // namespace stillmap::preload

@@ -8,10 +8,11 @@ import unittest
 
 from processes import TENSORS, needs
 from operators import OperatorTestCase, Program
+from stillmap.__main__ import find_command
 
 # A training loop whose arithmetic is the CPU's, because kernels need not run: its parameters, their state and what it
 # reads of them are the device's memory. Nothing of it knows Stillmap but the line with use().
-TRAINING = TENSORS + """
+LOOP = """
 def tell(*words):
     print(*words, flush=True)
 class Momentum(torch.optim.Optimizer):
@@ -41,12 +42,18 @@ def train(steps, on_step=lambda n: None):
         on_step(n)
         yield loss.item()
 """
+TRAINING = TENSORS + LOOP
+OWN = "import torch\n" + LOOP
 
 
 @needs("torch")
 class Control(OperatorTestCase):
     def torch_program(self, code, *arguments, **environment):
         return Program(self, TRAINING + textwrap.dedent(code), *arguments, **environment)
+
+    def own_program(self, code, *arguments, **options):
+        """One of PyTorch alone."""
+        return Program(self, OWN + textwrap.dedent(code), *arguments, **options)
 
     def servers_of(self, program, *folders):
         return [t["socket"] for t in self.task("list", *folders)["tasks"] if t["pid"] == program.pid]
@@ -75,6 +82,40 @@ class Control(OperatorTestCase):
             self.task("resume", address, "train")
             image = self.path("%d.smi" % round)
             self.assertGreater(self.task("snapshot", address, "--tag", "train", "-o", image)["contents_bytes"], 0)
+        while not (line := program.line(60)).startswith("["):
+            pass
+        self.assertEqual(json.loads(line), undisturbed)
+        program.wait(timeout=60, quiet=False)
+
+    def test_a_training_loop_that_was_not_changed(self):
+        # The same loop by `stillmap run --control`: PyTorch's own allocator, and nothing that knows Stillmap.
+        plain = self.own_program("tell(list(train(200)))")
+        undisturbed = json.loads(plain.line(120))
+        plain.wait(timeout=60, quiet=False)
+        program = self.own_program("""
+        import os
+        tell(os.getpid())
+        tell(list(train(200, lambda n: tell("step", n))))
+        """, prefix=[find_command(), "run", "--control", "--quiet", "--"])
+        program.pid = int(program.line(60))
+        while program.line(60) != "step 20":
+            pass
+        address = "@stillmap-%d.control" % program.pid
+        self.assertEqual(self.servers_of(program), [address])
+        for round in range(3):
+            before = self.task("status", address)
+            self.assertEqual([t["tag"] for t in before["tags"]], ["program"])
+            self.task("suspend", address, "--all", "--to", "file" if round == 1 else "pinned")
+            away = self.task("status", address)
+            self.assertEqual(away["tags"][0]["mapped_bytes"], 0)
+            self.assertGreaterEqual(away["free_bytes"], before["free_bytes"] + before["tags"][0]["mapped_bytes"])
+            while not program.lines.empty():
+                program.line()
+            time.sleep(0.2)
+            self.assertTrue(program.lines.empty(), "it stands still")
+            self.task("resume", address, "--all")
+            image = self.path("%d.smi" % round)
+            self.assertGreater(self.task("snapshot", address, "--all", "-o", image)["contents_bytes"], 0)
         while not (line := program.line(60)).startswith("["):
             pass
         self.assertEqual(json.loads(line), undisturbed)

@@ -24,11 +24,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char *library_name = "libstillmap_preload.so";
+constexpr const char *service_name = "libstillmap_preload_service.so";
 
 struct run_options {
   std::uint64_t limit = 0;
   std::string tag, stats, record;
-  bool explain = false, quiet = false;
+  bool control = false, explain = false, quiet = false;
   std::vector<std::string> program;
 };
 
@@ -83,8 +84,18 @@ class temporary_folder {
   std::string path_;
 };
 
+// The preload loads it only once the program allocates.
+outcome<void> check_service(const std::string &library) {
+  std::error_code none;
+  const fs::path service = fs::path(library).parent_path() / service_name;
+  if (fs::exists(service, none)) return {};
+  return fail(exit_not_found,
+              fmt::format("{} is missing: it belongs beside {}", service.string(), library_name));
+}
+
 outcome<std::vector<std::string>> variables_of(const run_options &o, const std::string &reports) {
   STILLMAP_ASSIGN_OR_RETURN(const std::string library, find_library());
+  STILLMAP_RETURN_IF_ERROR(check_service(library));
   std::string preload = "LD_PRELOAD=" + library;
   // What is there already is loaded behind ours, which asks it first.
   if (const char *const others = ::secure_getenv("LD_PRELOAD"); others != nullptr && *others != 0) {
@@ -93,6 +104,7 @@ outcome<std::vector<std::string>> variables_of(const run_options &o, const std::
   std::vector<std::string> out{preload, "STILLMAP_PRELOAD_STATS=" + reports + "/%p"};
   if (o.limit != 0) out.push_back(fmt::format("STILLMAP_PRELOAD_LIMIT={}", o.limit));
   if (!o.tag.empty()) out.push_back("STILLMAP_PRELOAD_TAG=" + o.tag);
+  if (o.control) out.emplace_back("STILLMAP_PRELOAD_CONTROL=1");
   if (!o.record.empty()) out.push_back("STILLMAP_RECORD=" + fs::absolute(o.record).string());
   return out;
 }
@@ -143,6 +155,7 @@ void add_run_command(command &root) {
   c.ends_with_program = true;
   c.size("--limit", o.limit, "the most memory the program gets, on each device");
   c.text("--tag", o.tag, "TAG", "the tag of its memory (default: program)");
+  c.flag("--control", o.control, "obey an operator: stillmap task list, suspend, resume, snapshot");
   c.text("--stats", o.stats, "FILE", "write what its processes did, as JSON");
   c.text("--record", o.record, "FILE", "record its requests as a trace, for stillmap trace replay");
   c.flag("--explain", o.explain, "say who serves each function that allocates, and why");

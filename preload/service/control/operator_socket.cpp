@@ -1,0 +1,72 @@
+#include "preload/service/control/operator_socket.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "preload/service/control/program_calls.h"
+#include "preload/service/settings.h"
+#include "stillmap/checkpoint/control/process_server.h"
+#include "stillmap/vmm/base/fork_watch.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
+
+namespace stillmap::preload {
+namespace {
+
+using tags_view = control::server_callbacks::tags_view;
+
+// Guarded by heaps, which creates one allocator at a time. Never destroyed.
+std::vector<std::unique_ptr<control::server>> &servers() {
+  static auto *const all = new std::vector<std::unique_ptr<control::server>>;
+  return *all;
+}
+
+const fork_watch born;
+
+// Before the program's own functions at its end, which may call the driver: they must not wait for an operator.
+// Suspended memory stays as it is.
+void end_control() noexcept {
+  if (born.in_child()) return;
+  for (auto &server : servers()) server.reset();
+  program_calls::all().end();
+}
+
+control::server_options options_for(int ordinal) {
+  control::server_options o;
+  o.task.quiesce = [ordinal](tags_view tags, const std::stop_token &stop) {
+    // Each time, because the last that is registered runs first.
+    static_cast<void>(std::atexit(end_control));
+    return program_calls::all().hold(ordinal, tags, given_settings().control_timeout, stop);
+  };
+  o.task.resume = [ordinal](tags_view tags) { program_calls::all().release(ordinal, tags); };
+  o.keeps_memory = "the program does not know of Stillmap and could not go on without its memory";
+  return o;
+}
+
+status listen(const caching_allocator &heap) {
+  const device &d = heap.device();
+  control::server_options options = options_for(d.ordinal());
+  // It outlives the servers, so that suspended memory is not lost with them.
+  STILLMAP_ASSIGN_OR_RETURN(auto suspender, checkpoint::suspender::create(d));
+  options.suspender = std::shared_ptr<checkpoint::suspender>(suspender.release(), [](auto *) {});
+  STILLMAP_ASSIGN_OR_RETURN(
+      auto made, control::create_process_server(d, given_settings().control_folder, options));
+  servers().push_back(std::make_unique<control::server>(std::move(made)));
+  return {};
+}
+
+}  // namespace
+
+void serve_operator(const caching_allocator &heap) noexcept {
+  if (!given_settings().control) return;
+  const status listens = with_host_memory("stillmap_preload", [&] { return listen(heap); });
+  if (listens) return;
+  std::fprintf(stderr, "stillmap: this program cannot be controlled: %s\n",
+               listens.error().message().c_str());
+}
+
+}  // namespace stillmap::preload

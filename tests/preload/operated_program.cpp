@@ -1,0 +1,107 @@
+#include "tests/preload/operated_program.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <sstream>
+#include <thread>
+
+namespace stillmap::testing {
+
+operated_program::operated_program(std::vector<std::string> environment, int devices) {
+  int to[2], from[2];
+  if (::pipe2(to, O_CLOEXEC) != 0 || ::pipe2(from, O_CLOEXEC) != 0) {
+    ADD_FAILURE() << "no pipes";
+    return;
+  }
+  std::vector<std::string> words{built_for_preload("preload_operated"), std::to_string(devices)};
+  const auto pointers = [](std::vector<std::string> &texts) {
+    std::vector<char *> all;
+    for (std::string &t : texts) all.push_back(t.data());
+    all.push_back(nullptr);
+    return all;
+  };
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, to[0], STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, from[1], STDOUT_FILENO);
+  const int failed = ::posix_spawn(&pid_, words[0].c_str(), &actions, nullptr,
+                                   pointers(words).data(), pointers(environment).data());
+  posix_spawn_file_actions_destroy(&actions);
+  ::close(to[0]);
+  ::close(from[1]);
+  to_ = ::fdopen(to[1], "w");
+  from_ = ::fdopen(from[0], "r");
+  EXPECT_EQ(failed, 0) << words[0];
+  std::istringstream ready(answer());
+  std::string word;
+  ready >> word >> constant_ >> bytes_;
+  EXPECT_EQ(word, "ready");
+}
+
+operated_program::~operated_program() {
+  if (pid_ > 0) {
+    ::kill(pid_, SIGKILL);
+    wait();
+  }
+  if (to_ != nullptr) std::fclose(to_);
+  if (from_ != nullptr) std::fclose(from_);
+}
+
+std::string operated_program::address(int ordinal) const {
+  return "@stillmap-" + std::to_string(pid_) +
+         (ordinal != 0 ? "." + std::to_string(ordinal) : std::string()) + ".control";
+}
+
+std::string operated_program::answer() const {
+  char line[256];
+  if (std::fgets(line, sizeof line, from_) == nullptr) return {};
+  std::string text = line;
+  if (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+void operated_program::tell(const std::string &command) const {
+  std::fputs((command + "\n").c_str(), to_);
+  std::fflush(to_);
+}
+
+std::string operated_program::ask(const std::string &command) const {
+  tell(command);
+  return answer();
+}
+
+std::uint64_t operated_program::number(const std::string &command) const {
+  const std::string text = ask(command);
+  EXPECT_NE(text, "") << command << ": the program has ended";
+  return text.empty() ? 0 : std::stoull(text);
+}
+
+bool operated_program::works() const {
+  const std::uint64_t before = number("rounds");
+  for (int i = 0; i < 10'000; ++i) {
+    if (number("rounds") > before + 4) return number("errors") == 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+int operated_program::end() {
+  std::fclose(to_);
+  to_ = nullptr;
+  return wait();
+}
+
+int operated_program::wait() {
+  int status = 0;
+  if (::waitpid(pid_, &status, 0) != pid_) return -1;
+  pid_ = -1;
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+}  // namespace stillmap::testing

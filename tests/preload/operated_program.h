@@ -1,0 +1,51 @@
+// A program with the preload that runs while a test talks to it: by its pipes, and as its operator.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "stillmap/checkpoint/control/client.h"
+#include "tests/preload/preload_test.h"
+
+namespace stillmap::testing {
+
+class operated_program {
+ public:
+  // The client `operated`, ready for commands.
+  operated_program(std::vector<std::string> environment, int devices);
+  // Kills it if it runs still.
+  ~operated_program();
+  operated_program(const operated_program &) = delete;
+
+  pid_t pid() const { return pid_; }
+  std::string address(int ordinal = 0) const;
+  control::client as_operator(int ordinal = 0) const { return control::client(address(ordinal)); }
+
+  // The line that answers a command; "": the program has ended.
+  std::string ask(const std::string &command) const;
+  void tell(const std::string &command) const;
+  std::uint64_t number(const std::string &command) const;
+  // Whether rounds are done: waits for one, at most ten seconds.
+  bool works() const;
+
+  std::uint64_t constant_address() const { return constant_; }
+  std::size_t constant_bytes() const { return bytes_; }
+
+  // Closes its stdin, and waits. What it exited with, or 128 + the signal that ended it.
+  int end();
+  int wait();
+
+ private:
+  std::string answer() const;
+
+  pid_t pid_ = -1;
+  std::FILE *to_ = nullptr, *from_ = nullptr;
+  std::uint64_t constant_ = 0;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace stillmap::testing

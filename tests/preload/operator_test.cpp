@@ -1,0 +1,303 @@
+// An operator suspends, resumes and saves the memory of a program that knows of nothing.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <memory>
+#include <thread>
+
+#include "stillmap/checkpoint/snapshot/snapshot.h"
+#include "stillmap/vmm/context.h"
+#include "tests/preload/operated_program.h"
+
+namespace stillmap {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::client_setting;
+using testing::operated_program;
+
+class operated : public testing::preload_test {
+ protected:
+  void SetUp() override {
+    preload_test::SetUp();
+    if (profile().find("vgpu-no-vmm") != std::string::npos)
+      GTEST_SKIP() << "without VMM the driver serves the memory";
+  }
+  std::unique_ptr<operated_program> start(int devices = 1,
+                                          std::vector<std::string> variables = {}) const {
+    client_setting setting;
+    setting.variables = std::move(variables);
+    setting.variables.emplace_back("STILLMAP_PRELOAD_CONTROL=1");
+    setting.variables.emplace_back("STILLMAP_PRELOAD_CONTROL_TIMEOUT=20000");
+    return std::make_unique<operated_program>(environment(setting), devices);
+  }
+  // One that waits for 100 ms.
+  std::unique_ptr<operated_program> start_impatient() const {
+    client_setting setting;
+    setting.variables = {"STILLMAP_PRELOAD_CONTROL=1", "STILLMAP_PRELOAD_CONTROL_TIMEOUT=100"};
+    return std::make_unique<operated_program>(environment(setting), 1);
+  }
+  static bool has_several_devices() { return profile().find("multi") != std::string::npos; }
+};
+
+const control::suspend_request whole{.tag = "program"};
+
+TEST_F(operated, stands_still_while_it_is_suspended) {
+  const auto p = start();
+  ASSERT_EQ(p->ask("work"), "ok");
+  EXPECT_TRUE(p->works());
+  const auto before = p->as_operator().status();
+  ASSERT_TRUE(before) << before.error().message();
+  ASSERT_EQ(before->tags.size(), 1u);
+  EXPECT_EQ(before->tags[0].tag, "program");
+  const std::uint64_t mapped = before->tags[0].mapped_bytes;
+  EXPECT_GE(mapped, 3 * p->constant_bytes());
+
+  const auto suspended = p->as_operator().suspend(whole);
+  ASSERT_TRUE(suspended) << suspended.error().message();
+  EXPECT_GE(suspended->bytes, 3 * p->constant_bytes());
+  const std::uint64_t free_bytes = p->number("free");
+  const std::uint64_t rounds = p->number("rounds"), host_rounds = p->number("host_rounds");
+  std::this_thread::sleep_for(50ms);
+  EXPECT_EQ(p->number("rounds"), rounds);
+  EXPECT_GT(p->number("host_rounds"), host_rounds) << "threads without driver calls go on";
+  const auto during = p->as_operator().status();
+  ASSERT_TRUE(during) << during.error().message();
+  EXPECT_EQ(during->tags[0].mapped_bytes, 0u);
+  EXPECT_GE(during->tags[0].suspended_bytes, suspended->bytes);
+  EXPECT_GE(during->memory_free, before->memory_free + suspended->bytes);
+
+  const auto resumed = p->as_operator().resume("program");
+  ASSERT_TRUE(resumed) << resumed.error().message();
+  EXPECT_TRUE(p->works());
+  EXPECT_EQ(p->ask("constant"), "right");
+  EXPECT_LT(p->number("free"), free_bytes);
+  EXPECT_EQ(p->end(), 0);
+}
+
+TEST_F(operated, is_suspended_again_and_again) {
+  const auto p = start();
+  ASSERT_EQ(p->ask("work"), "ok");
+  for (int i = 0; i < 20; ++i) {
+    const auto suspended = p->as_operator().suspend(whole);
+    ASSERT_TRUE(suspended) << suspended.error().message();
+    const auto again = p->as_operator().suspend(whole);
+    ASSERT_FALSE(again);
+    EXPECT_TRUE(again.error().is(errc::busy)) << again.error().message();
+    ASSERT_TRUE(p->as_operator().resume("program"));
+  }
+  EXPECT_TRUE(p->works());
+  EXPECT_EQ(p->ask("constant"), "right");
+  EXPECT_EQ(p->end(), 0);
+}
+
+TEST_F(operated, is_saved_and_goes_on) {
+  const auto p = start();
+  ASSERT_EQ(p->ask("work"), "ok");
+  const auto saved = p->as_operator().snapshot({.tags = {"program"}, .path = file("program.smi")});
+  ASSERT_TRUE(saved) << saved.error().message();
+  EXPECT_TRUE(p->works());
+  EXPECT_EQ(p->ask("constant"), "right");
+  // Another process finds the bytes; at other addresses, because these may be in use there.
+  auto d = driver::load(driver_library());
+  ASSERT_TRUE(d) << d.error().message();
+  const auto device = device::open(**d, 0);
+  ASSERT_TRUE(device) << device.error().message();
+  const auto restored = snapshot::restore(*device, file("program.smi"), {.relocate = true});
+  ASSERT_TRUE(restored) << restored.error().message();
+  device_address constant(0);
+  for (std::size_t i = 0; i < restored->original_ranges.size(); ++i) {
+    const virtual_range &was = restored->original_ranges[i];
+    const std::uint64_t offset = p->constant_address() - was.begin.value();
+    if (offset >= was.bytes) continue;
+    constant = device_address(restored->memory.layout().blocks[i].range.begin.value() + offset);
+  }
+  std::vector<unsigned char> bytes(p->constant_bytes());
+  const context_guard current(**d, device->context());
+  ASSERT_TRUE((*d)->copy_to_host(bytes.data(), constant, bytes.size()));
+  EXPECT_EQ(std::count(bytes.begin(), bytes.end(), 0xA5), static_cast<long>(bytes.size()));
+  EXPECT_EQ(p->end(), 0);
+}
+
+TEST_F(operated, keeps_its_memory) {
+  const auto p = start();
+  const auto sent = p->as_operator().handoff({.tags = {"program"}, .to = "@nobody"});
+  ASSERT_FALSE(sent);
+  EXPECT_TRUE(sent.error().is(errc::not_supported)) << sent.error().message();
+  EXPECT_EQ(p->ask("constant"), "right");
+}
+
+void expect_refused(const operated_program &p) {
+  const auto suspended = p.as_operator().suspend(whole);
+  ASSERT_FALSE(suspended);
+  EXPECT_TRUE(suspended.error().is(errc::busy)) << suspended.error().message();
+  EXPECT_TRUE(p.works()) << "it goes on";
+}
+
+void expect_suspended(const operated_program &p) {
+  const auto suspended = p.as_operator().suspend(whole);
+  ASSERT_TRUE(suspended) << suspended.error().message();
+  ASSERT_TRUE(p.as_operator().resume("program"));
+  EXPECT_TRUE(p.works());
+}
+
+TEST_F(operated, goes_on_where_its_work_does_not_end) {
+  const auto p = start_impatient();
+  ASSERT_EQ(p->ask("work"), "ok");
+  ASSERT_EQ(p->ask("queue"), "ok");
+  expect_refused(*p);
+  expect_refused(*p);
+  ASSERT_EQ(p->ask("end_queue"), "ok");
+  expect_suspended(*p);
+  EXPECT_EQ(p->end(), 0);
+}
+
+TEST_F(operated, goes_on_where_work_of_another_context_does_not_end) {
+  const auto p = start_impatient();
+  ASSERT_EQ(p->ask("work"), "ok");
+  const std::string stream = p->ask("queue_in_context");
+  expect_refused(*p);
+  ASSERT_EQ(p->ask("end_queue " + stream), "ok");
+  expect_suspended(*p);
+}
+
+TEST_F(operated, goes_on_where_a_call_does_not_end) {
+  const auto p = start_impatient();
+  ASSERT_EQ(p->ask("work"), "ok");
+  ASSERT_EQ(p->ask("queue"), "ok");
+  ASSERT_EQ(p->ask("wait"), "ok");
+  expect_refused(*p);
+  ASSERT_EQ(p->ask("end_queue"), "ok");
+  expect_suspended(*p);
+  EXPECT_EQ(p->end(), 0);
+}
+
+TEST_F(operated, ends_its_capture_first) {
+  const auto p = start();
+  ASSERT_EQ(p->ask("capture"), "ok");
+  const auto suspended = p->as_operator().suspend(whole);
+  ASSERT_FALSE(suspended);
+  EXPECT_TRUE(suspended.error().is(errc::busy)) << suspended.error().message();
+  ASSERT_EQ(p->ask("end_capture"), "ok") << "it is valid";
+  ASSERT_EQ(p->ask("work"), "ok");
+  expect_suspended(*p);
+  EXPECT_EQ(p->end(), 0);
+}
+
+TEST_F(operated, goes_on_wherever_a_driver_call_fails) {
+  if (has_several_devices()) GTEST_SKIP() << "as with one";
+  const auto p = start();
+  std::uint64_t calls = 0;
+  for (std::uint64_t n = 1;; ++n) {
+    ASSERT_LT(n, 10'000u);
+    ASSERT_EQ(p->ask("rest"), "ok");
+    ASSERT_EQ(p->ask("fail " + std::to_string(n)), "ok");
+    const auto suspended = p->as_operator().suspend(whole);
+    const bool fired = p->number("fired") != 0;
+    if (suspended) {
+      ASSERT_TRUE(p->as_operator().resume("program")) << "call " << n;
+    }
+    ASSERT_EQ(p->ask("work"), "ok");
+    ASSERT_TRUE(p->works()) << "call " << n;
+    ASSERT_EQ(p->ask("constant"), "right") << "call " << n;
+    if (!fired) break;
+    ++calls;
+  }
+  EXPECT_GT(calls, 10u);
+  EXPECT_EQ(p->end(), 0);
+}
+
+TEST_F(operated, stays_suspended_wherever_a_call_of_its_resumption_fails) {
+  if (has_several_devices()) GTEST_SKIP() << "as with one";
+  const auto p = start();
+  ASSERT_EQ(p->ask("work"), "ok");
+  std::uint64_t calls = 0;
+  for (std::uint64_t n = 1;; ++n) {
+    ASSERT_LT(n, 10'000u);
+    ASSERT_EQ(p->ask("rest"), "ok");  // the program makes none of the calls
+    ASSERT_TRUE(p->as_operator().suspend(whole)) << "call " << n;
+    ASSERT_EQ(p->ask("fail " + std::to_string(n)), "ok");
+    const auto resumed = p->as_operator().resume("program");
+    const bool fired = p->number("fired") != 0;
+    if (!resumed) {
+      const auto again = p->as_operator().resume("program");
+      ASSERT_TRUE(again) << "call " << n << ": " << again.error().message();
+    }
+    ASSERT_EQ(p->ask("work"), "ok");
+    ASSERT_TRUE(p->works()) << "call " << n;
+    ASSERT_EQ(p->ask("constant"), "right") << "call " << n;
+    if (!fired) break;
+    ++calls;
+  }
+  EXPECT_GT(calls, 10u);
+  EXPECT_EQ(p->end(), 0);
+}
+
+TEST_F(operated, leaves_nothing_behind_wherever_it_is_killed) {
+  const std::string machine =
+      "HOSTCUDA=profile=h200,machine=operated_" + std::to_string(::getpid());
+  // The device is one of this test's processes, which see each other's memory.
+  if (has_several_devices()) GTEST_SKIP() << "as with one";
+  const auto witness = start(1, {machine});
+  const std::uint64_t free_bytes = witness->number("free");
+  std::uint64_t killed = 0;
+  for (std::uint64_t n = 1;; n += 1 + n / 8) {
+    ASSERT_LT(n, 10'000u);
+    const auto p = start(1, {machine});
+    ASSERT_EQ(p->ask("die " + std::to_string(n)), "ok");
+    const auto suspended = p->as_operator().suspend(whole);
+    if (suspended) {
+      (void)p->as_operator().resume("program");
+      if (p->ask("rounds") != "") break;
+    }
+    EXPECT_EQ(p->wait(), 128 + SIGKILL);
+    ++killed;
+    ASSERT_EQ(witness->number("free"), free_bytes) << "call " << n;
+  }
+  EXPECT_GT(killed, 5u);
+  ASSERT_EQ(witness->ask("work"), "ok");
+  expect_suspended(*witness);
+}
+
+TEST_F(operated, ends_while_it_is_suspended) {
+  const auto p = start();
+  ASSERT_EQ(p->ask("work"), "ok");
+  ASSERT_TRUE(p->as_operator().suspend(whole));
+  p->tell("exit");
+  EXPECT_EQ(p->wait(), 0);
+}
+
+TEST_F(operated, has_children_that_end) {
+  const auto p = start();
+  ASSERT_EQ(p->ask("work"), "ok");
+  EXPECT_EQ(p->number("fork"), 0u);
+  ASSERT_TRUE(p->as_operator().suspend(whole));
+  EXPECT_EQ(p->number("fork"), 0u);
+  ASSERT_TRUE(p->as_operator().resume("program"));
+  EXPECT_TRUE(p->works());
+}
+
+TEST_F(operated, stands_still_while_one_of_its_devices_is_suspended) {
+  if (!has_several_devices()) GTEST_SKIP() << "one device";
+  const auto p = start(2);
+  ASSERT_EQ(p->ask("work"), "ok");
+  ASSERT_TRUE(p->as_operator(0).suspend(whole));
+  ASSERT_TRUE(p->as_operator(1).suspend(whole));
+  ASSERT_TRUE(p->as_operator(0).resume("program"));
+  const std::uint64_t rounds = p->number("rounds");
+  std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(p->number("rounds"), rounds);
+  ASSERT_TRUE(p->as_operator(1).resume("program"));
+  EXPECT_TRUE(p->works());
+  EXPECT_EQ(p->end(), 0);
+}
+
+TEST_F(operated, is_not_served_unless_it_is_asked_for) {
+  const operated_program p(environment({}), 1);
+  EXPECT_FALSE(p.as_operator().status());
+}
+
+}  // namespace
+}  // namespace stillmap
