@@ -15,8 +15,8 @@ namespace {
 class describer {
  public:
   describer(const device &d, std::span<const std::string> tags, const extra_references &extra,
-            published_memory_is published)
-      : device_(d), tags_(tags), extra_(extra), published_(published) {}
+            published_memory_is published, peer_access_is peers)
+      : device_(d), tags_(tags), extra_(extra), published_(published), peers_(peers) {}
 
   result<described_memory> run() {
     if (!device_.capabilities().vmm) {
@@ -73,6 +73,11 @@ class describer {
       if (m.backing->imported() && published_ == published_memory_is::referred_to) {
         return fail(errc::not_supported, "another process has the memory, too", at);
       }
+      if (peers_ == peer_access_is::left_out) {
+        std::erase_if(m.access, [&](const access_grant &g) {
+          return g.location.kind == location_kind::device && g.location.id != device_.ordinal();
+        });
+      }
       for (access_grant &g : m.access) STILLMAP_RETURN_IF_ERROR(generalise(g.location, at));
       const auto [known, first] = known_.try_emplace(m.backing->id(), out_.pages.size());
       if (first) {
@@ -121,6 +126,7 @@ class describer {
   std::span<const std::string> tags_;
   const extra_references &extra_;
   const published_memory_is published_;
+  const peer_access_is peers_;
   described_memory out_;
   std::unordered_map<std::uint64_t, std::size_t> known_;  // by page id: index in pages and holds_
   std::vector<hold> holds_;
@@ -156,9 +162,10 @@ std::size_t memory_layout::mapped_bytes(virtual_range within) const {
 }
 
 result<described_memory> describe(const device &d, std::span<const std::string> tags,
-                                  const extra_references &extra, published_memory_is published) {
+                                  const extra_references &extra, published_memory_is published,
+                                  peer_access_is peers) {
   return with_host_memory("checkpoint::describe",
-                          [&] { return describer(d, tags, extra, published).run(); });
+                          [&] { return describer(d, tags, extra, published, peers).run(); });
 }
 
 status detach_pages(const device &d, const described_memory &memory) {

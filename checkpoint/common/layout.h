@@ -60,18 +60,22 @@ using extra_references = std::function<long(const page_ptr &)>;
 // What is done with blocks that another process published.
 enum class published_memory_is { referred_to, copied };
 
+// What is done where other devices may access the memory: a layout has the rights of its own device only.
+enum class peer_access_is { refused, left_out };
+
 // Describes all blocks of these tags, also those with nothing mapped. Waits first for mappings of
 // these blocks that are retiring. Of published blocks, `layout.published` has references, unless they are copied.
 // Errors:  invalid_argument (no block has one of these tags), busy (a page is also used outside of
 //          these tags, or some of the memory is suspended: value = the address), not_supported
 //          (memory of another process that is not published, or of which this process has private copies of some
-//          pages; memory that other devices can access: value = the address; a
+//          pages; memory that other devices can access, where that is refused: value = the address; a
 //          device without VMM), the driver's.
 // Threads: no page of the tags may be mapped or unmapped during the call.
 // Cost:    none, unless something is retiring.
 result<described_memory> describe(const device &d, std::span<const std::string> tags,
                                   const extra_references &extra = {},
-                                  published_memory_is published = published_memory_is::referred_to);
+                                  published_memory_is published = published_memory_is::referred_to,
+                                  peer_access_is peers = peer_access_is::refused);
 
 // Unmaps the pages from all their places for good: the places are released (mapping_state).
 // Requires: no device work uses them.

@@ -22,7 +22,9 @@ result<save_operation> save_operation::create(const device &d, std::span<const s
   }
   STILLMAP_ASSIGN_OR_RETURN(auto lease,
                             checkpoint::tag_lease::take(d, tags, checkpoint::lease_kind::shared));
-  STILLMAP_ASSIGN_OR_RETURN(auto memory, checkpoint::describe(d, tags, {}, published));
+  STILLMAP_ASSIGN_OR_RETURN(
+      auto memory,
+      checkpoint::describe(d, tags, {}, published, checkpoint::peer_access_is::left_out));
   image::manifest what = manifest_of(d, memory.layout);
   what.notes.insert(what.notes.end(), notes.begin(), notes.end());
   return save_operation(d, std::move(lease), std::move(memory.layout), std::move(what));

@@ -32,12 +32,13 @@ struct save_options {
 inline constexpr const char *published_note = "stillmap.published";
 
 // Writes an image of all memory with one of these tags: buffers, allocators, manual mappings.
-// Requires: until it returns, nothing changes the memory, its pages or its mappings.
-// Ensures:  the memory is unchanged. Failure: no image, or the one that was there before.
+// Requires: until it returns, nothing changes the memory, its pages or its mappings, on other devices either.
+// Ensures:  the memory is unchanged. The rights of other devices to access it are not in the image: the
+//           owner of restored memory grants them again. Failure: no image, or the one that was there before.
 // Errors:   invalid_argument (no memory has one of the tags), busy (a page is also used outside of
 //           the tags, or some of the memory is suspended: value = its address), not_supported
-//           (memory of another process; memory that other devices can access, or that this one
-//           cannot read: value = the address; a device without VMM), the driver's, and those of
+//           (memory of another process, or that this device cannot read: value = the address; a
+//           device without VMM), the driver's, and those of
 //           image::write.
 // Threads:  safe.
 // Cost:     one copy for each chunk, and the cost of image::write. With a parent: a module, two

@@ -105,7 +105,9 @@ TEST_F(operated, is_saved_and_goes_on) {
   ASSERT_TRUE(d) << d.error().message();
   const auto device = device::open(**d, 0);
   ASSERT_TRUE(device) << device.error().message();
-  const auto restored = snapshot::restore(*device, file("program.smi"), {.relocate = true});
+  snapshot::restore_options elsewhere;
+  elsewhere.relocate = true;
+  const auto restored = snapshot::restore(*device, file("program.smi"), elsewhere);
   ASSERT_TRUE(restored) << restored.error().message();
   device_address constant(0);
   for (std::size_t i = 0; i < restored->original_ranges.size(); ++i) {
