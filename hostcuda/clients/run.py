@@ -5,16 +5,19 @@
 
 Each client is installed from PyPI at a pinned version, in an environment of its own below --work (out/clients).
 FOLDER is an installed hostcuda with the command `hostcuda`, or what hostcuda/python/wheel.sh --stage-only writes.
-`--stillmap LIBRARY` adds PyTorch on libstillmap_torch.so. The table goes to --table.
+`--stillmap LIBRARY` adds PyTorch on libstillmap_torch.so. The table goes to --table. `--prefix COMMAND` runs each
+client under a command, and `--outcomes FILE` writes the names of the tests that failed, to compare two such runs.
 
 Exit status: 0 when each failure has an explanation below, 1 when one has none, 2 when nothing could be run.
 """
 import argparse
 import collections
 import datetime
+import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -27,6 +30,9 @@ TIME_LIMIT = 900  # seconds, of one command
 RUNTIME = "has a static CUDA runtime, which needs undocumented tables of the driver"
 RESULTS = "needs the results of a kernel"
 NUMBA = [  # (pattern of a test, why it fails)
+    (r"cudapy\.test_ipc", "Numba reads a field of an IPC handle that cuda-bindings 13.5.0 does not have"),
+    (r"TestReduction|test_coop_syncwarp|TestCudaArray\.test_array_reshape", "needs warps, or C++ linked to a kernel of Numba"),
+    (r"TestCudaArrayInterface\.test_fortran_contiguous", "needs CuPy, which has a static CUDA runtime"),
     (r"TestCudaDriver.test_cuda_(core_stream|driver)_", "needs the results of a kernel that it has as PTX"),
     (r"test_linking_(cu|eager|lazy)|TestModuleCallbacks|test_device_arch_specific",
      "needs the results of CUDA C++ that is linked to a kernel of Numba"),
@@ -56,6 +62,11 @@ RECORDED = ("gpt2_large", "gpt2_large_checkpointed", "llama_1b", "llama_1b_varia
 Command = collections.namedtuple("Command", "name arguments environment config folder dryrun kernels",
                                  defaults=({}, "", "", None, "skip"))
 Client = collections.namedtuple("Client", "packages commands explanations source build", defaults=("", None))
+# Numba's tests of what allocates, copies, shares and waits for memory, with kernels or without.
+NUMBA_MEMORY = ["numba.cuda.tests.cudapy.test_" + name for name in (
+    "array", "array_args", "cuda_array_interface", "device_array_capture", "forall", "gufunc", "ipc", "multigpu",
+    "multiprocessing", "multithreads", "record_dtype", "reduction", "retrieve_autoconverted_arrays", "stream_api", "sync",
+    "vectorize")]
 NO_TESTS = "uses of it by a program of ours: PyPI has none of its own tests"
 
 
@@ -165,7 +176,9 @@ def clients(stillmap):
             [["numba-cuda[cu13]==0.30.4", "numba==0.68.1", "cuda-bindings==13.5.0", "cuda-core==1.2.2", "pytest",
               "filecheck", "psutil", "cffi", "ml_dtypes"]],
             [Command("its own tests of the driver, with `--kernels numba`",
-                     ["-m", "numba.runtests", "-v", "numba.cuda.tests.cudadrv"], config="memory=4G", kernels="numba")],
+                     ["-m", "numba.runtests", "-v", "numba.cuda.tests.cudadrv"], config="memory=4G", kernels="numba"),
+             Command("its own tests of arrays in memory, with `--kernels numba`",
+                     ["-m", "numba.runtests", "-v", *NUMBA_MEMORY], config="memory=4G", kernels="numba")],
             NUMBA),
         **python_clients(),
         "PyTorch 2.8.0": torch("2.8.0", needed, stillmap),
@@ -177,7 +190,7 @@ def unpack(requirement, python, folder):
     """The files of a source distribution, without the folder that they are in."""
     with tempfile.TemporaryDirectory() as place:
         subprocess.run([python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-                        "--no-binary", ":all:", "--dest", place, requirement], check=True)
+                        "--no-binary", requirement.split("==")[0], "--dest", place, requirement], check=True)
         archive = next(pathlib.Path(place).iterdir())
         subprocess.run(["tar", "xf", archive, "-C", folder, "--strip-components=1"], check=True)
 
@@ -214,10 +227,16 @@ def count(text, status):
     if not ran:
         last = text.strip().splitlines()[-1:]
         return (1, 0, []) if status == 0 else (0, 0, [": ".join(["exit status %d" % status, *last])])
-    failed = re.findall(r"^(?:FAIL|ERROR): (.*)$", text, re.M)
-    skipped = re.search(r"^(?:OK|FAILED) \(.*skipped=(\d+)", text, re.M)
-    skipped = int(skipped.group(1)) if skipped else 0
+    # A test whose subtests fail is one.
+    failed = list(dict.fromkeys(re.findall(r"^(?:FAIL|ERROR): (\S+ \(\S+\)|.*)", text, re.M)))
+    end = re.search(r"^(?:OK|FAILED) \((.*)\)$", text, re.M)
+    skipped = sum(int(n) for n in re.findall(r"(?:skipped|expected failures)=(\d+)", end.group(1) if end else ""))
     return int(ran.group(1)) - len(failed) - skipped, skipped, failed + crash(status)
+
+
+def prefix(options, log):
+    """The words of --prefix; `{}` in them stands for the file of what the client prints."""
+    return [word.replace("{}", str(log)) for word in shlex.split(options.prefix)]
 
 
 def run(command, python, options, log):
@@ -236,7 +255,8 @@ def run(command, python, options, log):
     if command.config:
         arguments += ["--config", command.config]
     try:
-        done = subprocess.run([*arguments, "--", python, *command.arguments], env=environment, timeout=TIME_LIMIT,
+        done = subprocess.run([*arguments, "--", *prefix(options, log), python, *command.arguments], env=environment,
+                              timeout=TIME_LIMIT,
                               cwd=python.parents[1] / command.folder if command.folder else None, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, check=False)
         text, status = done.stdout.decode(errors="replace"), done.returncode
@@ -267,7 +287,12 @@ def main():
     parser.add_argument("--libraries", type=pathlib.Path, required=True)
     parser.add_argument("--stillmap", metavar="LIBRARY", help="libstillmap_torch.so")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "out/clients")
-    parser.add_argument("--table", type=pathlib.Path, default=HERE / "results.md")
+    parser.add_argument("--table", type=pathlib.Path, help="default: results.md here; with --prefix: none")
+    parser.add_argument("--prefix", metavar="COMMAND", default="",
+                        help="a command and its options, in one word, which gets each client as its last arguments; {} in "
+                        "it stands for the file of what the client prints")
+    parser.add_argument("--outcomes", metavar="FILE", type=pathlib.Path,
+                        help="write what passed, and the names of what failed, as JSON")
     parser.add_argument("clients", nargs="*", metavar="CLIENT", help="the beginning of a name; default: all")
     options = parser.parse_args()
     if not find_libraries(options):
@@ -278,7 +303,7 @@ def main():
     if not chosen:
         parser.error("no such client; there are: " + ", ".join(clients(None)))
 
-    rows, reasons, unexplained = [], [], 0
+    rows, reasons, outcomes, unexplained = [], [], [], 0
     for name, client in chosen.items():
         folder = options.work.resolve() / name.replace(" ", "-")
         print("%s: installing" % name, flush=True)
@@ -287,21 +312,28 @@ def main():
         for number, command in enumerate(client.commands):
             passed, skipped, failed = run(command, python, options, folder / ("log%d" % number))
             rows.append((name, command.name, passed, skipped, len(failed)))
+            outcomes.append({"client": name, "command": command.name, "passed": passed, "skipped": skipped,
+                             "failed": sorted(failed), "log": str(folder / ("log%d" % number))})
             print("%s: %s: %d passed, %d skipped, %d failed" % rows[-1], flush=True)
             for test in failed:
                 reason = explain(test, client.explanations)
                 unexplained += reason is None
                 why[reason or "**unexplained**: %s" % test] += 1
         reasons += [(name, reason, number) for reason, number in sorted(why.items())]
-    write(options.table, rows, reasons)
-    print("wrote %s; %d failures without an explanation" % (options.table, unexplained))
+    table = options.table or (None if options.prefix else HERE / "results.md")
+    if table:
+        write(table, rows, reasons, options.prefix)
+    if options.outcomes:
+        options.outcomes.write_text(json.dumps(outcomes, indent=1) + "\n")
+    print("wrote %s; %d failures without an explanation" % (table or options.outcomes or "nothing", unexplained))
     return 1 if unexplained else 0
 
 
-def write(path, rows, reasons):
+def write(path, rows, reasons, under=""):
     lines = ["# Other programs on hostcuda", "",
              "Written by `hostcuda/clients/run.py` on %s, on a machine without a GPU, with `--kernels skip` where "
-             "nothing else is said, and the strict oracle. No client was changed." % datetime.date.today(), "",
+             "nothing else is said, and the strict oracle. No client was changed.%s"
+             % (datetime.date.today(), " Each ran under `%s`." % under if under else ""), "",
              "| client | what ran | passed | skipped | failed |", "|---|---|---:|---:|---:|"]
     lines += ["| %s | %s | %d | %d | %d |" % row for row in rows]
     if reasons:

@@ -1,4 +1,5 @@
 """How the results of clients are counted and explained. Nothing is installed."""
+import argparse
 import pathlib
 import tempfile
 import unittest
@@ -21,6 +22,11 @@ class Counting(unittest.TestCase):
         self.assertEqual(run.count("Ran 3 tests in 1s\n\nOK (skipped=1)\nterminate called\n", 134),
                          (2, 1, ["exit status 134 after the tests"]))
 
+    def test_subtests_and_expected_failures(self):
+        text = ("ERROR: test_b (x.B.test_b) (index=None)\nERROR: test_b (x.B.test_b) [message] (index=slice(3, 8, None))\n"
+                "Ran 9 tests in 0.1s\n\nFAILED (errors=2, skipped=1, expected failures=2)\n")
+        self.assertEqual(run.count(text, 1), (5, 3, ["test_b (x.B.test_b)"]))
+
     def test_a_program_is_one_test(self):
         self.assertEqual(run.count("some output", 0), (1, 0, []))
         self.assertEqual(run.count("some output", 139), (0, 0, ["exit status 139: some output"]))
@@ -37,6 +43,11 @@ class Counting(unittest.TestCase):
         self.assertEqual(run.explain("test_b (x.B)", rules), "a reason")
         self.assertIsNone(run.explain("exit status 139", rules))
 
+    def test_a_prefix_names_the_log(self):
+        options = argparse.Namespace(prefix="trace --to {}.out 'a b' --")
+        self.assertEqual(run.prefix(options, pathlib.Path("log0")), ["trace", "--to", "log0.out", "a b", "--"])
+        self.assertEqual(run.prefix(argparse.Namespace(prefix=""), pathlib.Path("log0")), [])
+
     def test_the_table_has_every_reason(self):
         with tempfile.TemporaryDirectory() as folder:
             table = pathlib.Path(folder) / "table.md"
@@ -44,6 +55,13 @@ class Counting(unittest.TestCase):
             text = table.read_text()
         self.assertIn("| client 1 | tests | 5 | 2 | 2 |", text)
         self.assertIn("| client 1 | a reason | 2 |", text)
+        self.assertNotIn("Each ran under", text)
+
+    def test_the_table_names_a_prefix(self):
+        with tempfile.TemporaryDirectory() as folder:
+            table = pathlib.Path(folder) / "table.md"
+            run.write(table, [], [], "trace --")
+            self.assertIn("Each ran under `trace --`.", table.read_text())
 
 
 if __name__ == "__main__":
