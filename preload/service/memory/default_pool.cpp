@@ -1,5 +1,7 @@
 #include "preload/service/memory/default_pool.h"
 
+#include <algorithm>
+
 #include "preload/service/memory/heaps.h"
 #include "preload/service/serve.h"
 
@@ -7,14 +9,21 @@ namespace stillmap::preload {
 namespace {
 
 // CUmemPool_attribute. Source: cuda.h.
-enum pool_attribute : number { reserved_now = 5, reserved_peak = 6, used_now = 7, used_peak = 8 };
+enum pool_attribute : number {
+  release_threshold = 4,
+  reserved_now = 5,
+  reserved_peak = 6,
+  used_now = 7,
+  used_peak = 8
+};
 
-std::uint64_t ours(const caching_allocator_stats &s, number attribute) noexcept {
+std::uint64_t ours(caching_allocator &heap, number attribute) noexcept {
+  const caching_allocator_stats s = heap.stats();
   switch (attribute) {
     case reserved_now:
-      return s.total.committed;
+      return reserved_of_pool(heap, s.total.live, s.total.committed);
     case reserved_peak:
-      return s.committed_peak;
+      return reserved_of_pool(heap, s.total.live_peak, s.committed_peak);
     case used_now:
       return s.total.live;
     case used_peak:
@@ -40,12 +49,26 @@ caching_allocator *heap_of_pool(word pool) noexcept {
   return is_default_pool(pool) ? heaps::current() : nullptr;
 }
 
+std::uint64_t reserved_of_pool(caching_allocator &heap, std::uint64_t live,
+                               std::uint64_t committed) noexcept {
+  word pool = 0, threshold = 0;
+  if (!heap.device().capabilities().memory_pools ||
+      pass_on<function::cuDeviceGetDefaultMemPool>(reinterpret_cast<word>(&pool),
+                                                   static_cast<number>(heap.device().ordinal())) !=
+          code::success ||
+      pass_on<function::cuMemPoolGetAttribute>(
+          pool, number{release_threshold}, reinterpret_cast<word>(&threshold)) != code::success) {
+    return live;
+  }
+  return std::max(live, std::min<std::uint64_t>(committed, threshold));
+}
+
 driver_code serve(numbered<function::cuMemPoolGetAttribute>, word pool, number attribute,
                   word value) noexcept {
   const driver_code result = pass_on<function::cuMemPoolGetAttribute>(pool, attribute, value);
   if (result != code::success || attribute < reserved_now || attribute > used_peak) return result;
   if (caching_allocator *const heap = heap_of_pool(pool)) {
-    *reinterpret_cast<word *>(value) += ours(heap->stats(), attribute);
+    *reinterpret_cast<word *>(value) += ours(*heap, attribute);
   }
   return result;
 }

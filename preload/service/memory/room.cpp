@@ -2,20 +2,21 @@
 
 #include <algorithm>
 
+#include "preload/service/memory/default_pool.h"
 #include "preload/service/settings.h"
 
 namespace stillmap::preload {
 
 memory_room room_of(caching_allocator *heap, word free, word total) noexcept {
   const word limit = given_settings().limit;
-  word live = 0, committed = 0;
+  word reserved = 0, committed = 0;
   if (heap != nullptr) {
     const caching_allocator_stats s = heap->stats();
-    live = s.total.live;
-    committed = std::max<word>(s.total.committed, live);
+    reserved = reserved_of_pool(*heap, s.total.live, s.total.committed);
+    committed = std::max<word>(s.total.committed, reserved);
   }
-  memory_room room{std::min(free + (committed - live), total), std::min(total, limit)};
-  room.free = std::min(room.free, limit - std::min(limit, live));
+  memory_room room{std::min(free + (committed - reserved), total), std::min(total, limit)};
+  room.free = std::min(room.free, limit - std::min(limit, reserved));
   return room;
 }
 

@@ -11,8 +11,8 @@ struct memory_room {
   word total;
 };
 
-// From what the driver says of a device. What the allocator keeps for later requests is free to the program. A null
-// heap has allocated nothing.
+// From what the driver says of a device. What the allocator keeps for later requests is free to the program, unless the
+// default pool reserves it. A null heap has allocated nothing.
 memory_room room_of(caching_allocator *heap, word free, word total) noexcept;
 
 }  // namespace stillmap::preload
