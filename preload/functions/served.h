@@ -37,6 +37,7 @@
   X(cuStreamDestroy_v2, (word stream)) \
   /* The device's default pool: service/memory/default_pool.cpp. */ \
   X(cuMemPoolGetAttribute, (word pool, number attribute, word value)) \
+  X(cuMemPoolSetAttribute, (word pool, number attribute, word value)) \
   X(cuMemPoolTrimTo, (word pool, word keep)) \
   /* What the program asks about memory: service/memory/queries.cpp, service/memory/nvml.cpp. */ \
   X(cuMemGetInfo_v2, (word free, word total)) \

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "preload/service/memory/heaps.h"
+#include "preload/service/memory/peaks.h"
 #include "preload/service/serve.h"
 
 namespace stillmap::preload {
@@ -18,16 +19,18 @@ enum pool_attribute : number {
 };
 
 std::uint64_t ours(caching_allocator &heap, number attribute) noexcept {
-  const caching_allocator_stats s = heap.stats();
+  const arena_stats now = heap.stats().total;
   switch (attribute) {
     case reserved_now:
-      return reserved_of_pool(heap, s.total.live, s.total.committed);
-    case reserved_peak:
-      return reserved_of_pool(heap, s.total.live_peak, s.committed_peak);
+      return reserved_of_pool(heap, now.live, now.committed);
+    case reserved_peak: {
+      const memory_peaks peaks = peaks_of(heap, peaks_since::reserved_reset);
+      return reserved_of_pool(heap, peaks.live, peaks.committed);
+    }
     case used_now:
-      return s.total.live;
+      return now.live;
     case used_peak:
-      return s.total.live_peak;
+      return peaks_of(heap, peaks_since::used_reset).live;
     default:
       return 0;
   }
@@ -69,6 +72,20 @@ driver_code serve(numbered<function::cuMemPoolGetAttribute>, word pool, number a
   if (result != code::success || attribute < reserved_now || attribute > used_peak) return result;
   if (caching_allocator *const heap = heap_of_pool(pool)) {
     *reinterpret_cast<word *>(value) += ours(*heap, attribute);
+  }
+  return result;
+}
+
+// The peaks can be set to zero only, which resets them.
+driver_code serve(numbered<function::cuMemPoolSetAttribute>, word pool, number attribute,
+                  word value) noexcept {
+  const driver_code result = pass_on<function::cuMemPoolSetAttribute>(pool, attribute, value);
+  note_work();
+  if (result != code::success || (attribute != reserved_peak && attribute != used_peak))
+    return result;
+  if (caching_allocator *const heap = heap_of_pool(pool)) {
+    reset_peaks(*heap,
+                attribute == used_peak ? peaks_since::used_reset : peaks_since::reserved_reset);
   }
   return result;
 }

@@ -1,9 +1,8 @@
 #include "preload/service/memory/statistics.h"
 
-#include <algorithm>
-
 #include "preload/functions/function_list.h"
 #include "preload/service/memory/heaps.h"
+#include "preload/service/memory/peaks.h"
 #include "stillmap/vmm/base/json_writer.h"
 
 namespace stillmap::preload {
@@ -58,14 +57,15 @@ std::string describe_program() {
   out.begin_object().begin_array("devices");
   heaps::each([&](caching_allocator &heap) {
     const caching_allocator_stats s = heap.stats();
+    const memory_peaks peaks = peaks_of(heap, peaks_since::start);
     out.begin_record()
         .field("ordinal", heap.device().ordinal())
         .field("name", heap.device().name())
         .field("allocations", s.total.allocations)
         .field("frees", s.total.frees)
         .field("live_bytes", s.total.live)
-        .field("live_peak_bytes", s.total.live_peak)
-        .field("committed_peak_bytes", std::max(s.committed_peak, s.total.committed))
+        .field("live_peak_bytes", peaks.live)
+        .field("committed_peak_bytes", peaks.committed)
         .field("pages_created", s.pages_created)
         .field("pages_moved", s.pages_moved)
         .field("page_bytes", s.page_bytes)

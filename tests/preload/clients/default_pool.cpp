@@ -65,6 +65,22 @@ int main(int, char **words) {
   CLIENT_CHECK(cuMemPoolTrimTo(pool, 0));
   if (read(pool, now) != 0) return 1;
   CLIENT_EXPECT(now.reserved == 0);
+  // Each peak is reset by itself.
+  CLIENT_EXPECT(now.used_peak > 0 && now.reserved_peak > 0);
+  const figures earlier = now;
+  std::uint64_t none = 0;
+  CLIENT_CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &none));
+  if (read(pool, now) != 0) return 1;
+  CLIENT_EXPECT(now.used_peak == 0 && now.reserved_peak == earlier.reserved_peak);
+  CUdeviceptr last = 0;
+  CLIENT_CHECK(cuMemAllocAsync(&last, 1000, s));
+  CLIENT_CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, &none));
+  if (read(pool, now) != 0) return 1;
+  // The allocator may count 64 KiB of small blocks as one for a moment.
+  constexpr std::uint64_t slab = 64 << 10;
+  CLIENT_EXPECT(now.used_peak >= now.used && now.used_peak <= now.used + slab);
+  CLIENT_EXPECT(now.reserved_peak >= now.reserved && now.reserved_peak <= now.reserved + slab);
+  CLIENT_CHECK(cuMemFreeAsync(last, s));
   std::printf("blocks %zu\n", blocks.size());
   return 0;
 }
