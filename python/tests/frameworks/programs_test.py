@@ -67,6 +67,20 @@ stream.sync()
 """
 
 
+# Numba's own tests of what allocates, copies and frees memory: those that did not pass go to outcome.json.
+NUMBAS_OWN_TESTS = """
+import json, unittest
+names = ["array_attr", "context_stack", "cuda_array_slicing", "cuda_devicerecord", "cuda_memory", "cuda_ndarray",
+         "deallocations", "emm_plugins", "events", "host_alloc", "managed_alloc", "pinned", "reset_device",
+         "select_device", "streams"]
+suite = unittest.defaultTestLoader.loadTestsFromNames("numba.cuda.tests.cudadrv.test_" + name for name in names)
+result = unittest.TextTestRunner(verbosity=0).run(suite)
+others = sorted((kind, test.id()) for kind in ("failures", "errors", "skipped") for test, why in getattr(result, kind))
+with open("outcome.json", "w") as to:
+    json.dump({"ran": result.testsRun, "others": others}, to)
+"""
+
+
 needs_cuda_core = unittest.skipUnless(
     importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.core"), "not installed: cuda.core")
 
@@ -112,6 +126,18 @@ class Programs(TestCase):
     @needs("numba")
     def test_numba(self):
         self.assertGreater(self.served(self.run_program(NUMBA)), 7)
+
+    @needs("numba", "pytest")  # which they import
+    def test_numbas_own_tests_end_as_without_the_preload(self):
+        outcome = pathlib.Path(self.folder, "outcome.json")
+        self.run_python(NUMBAS_OWN_TESTS, cwd=self.folder, timeout=300, quiet=False)
+        without = json.loads(outcome.read_text(encoding="utf-8"))
+        outcome.unlink()
+        did = self.run_program(NUMBAS_OWN_TESTS)
+        self.assertEqual(json.loads(outcome.read_text(encoding="utf-8")), without)
+        self.assertGreater(without["ran"] - len(without["others"]), 150)
+        self.assertGreater(self.served(did), 200)
+        self.assertEqual(did["passed_on"]["not_served"]["calls"], 0)
 
     @needs_cuda_core
     def test_cuda_core(self):
