@@ -31,6 +31,14 @@ settings read() {
   if (const auto bytes = number_of("STILLMAP_PRELOAD_LIMIT", "bytes", "there is no limit"))
     out.limit = bytes;
   if (const char *const text = variable("STILLMAP_PRELOAD_TAG")) out.tag = text;
+  if (const char *const text = variable("STILLMAP_PRELOAD_IPC")) {
+    const std::string_view s = text;
+    if (s == "1" || s == "0") {
+      out.ipc = s == "1" ? settings::choice::yes : settings::choice::no;
+    } else {
+      std::fprintf(stderr, "stillmap: STILLMAP_PRELOAD_IPC=%s is neither 0 nor 1\n", text);
+    }
+  }
   if (const char *const text = variable("STILLMAP_PRELOAD_STATS")) out.stats = text;
   if (const char *const text = variable("STILLMAP_PRELOAD_CONTROL")) {
     out.control = true;

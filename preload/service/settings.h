@@ -12,8 +12,11 @@ namespace stillmap::preload {
 struct settings {
   std::size_t limit = SIZE_MAX;  // STILLMAP_PRELOAD_LIMIT: bytes of physical memory on each device
   std::string tag = "program";   // STILLMAP_PRELOAD_TAG: of the memory
-  std::string stats;             // STILLMAP_PRELOAD_STATS: a file, or "-" for stderr; empty: none
-  bool control = false;          // STILLMAP_PRELOAD_CONTROL: answer an operator's requests
+  // STILLMAP_PRELOAD_IPC, 1 or 0: whether other processes can map the memory.
+  enum class choice { unsaid, no, yes };
+  choice ipc = choice::unsaid;
+  std::string stats;     // STILLMAP_PRELOAD_STATS: a file, or "-" for stderr; empty: none
+  bool control = false;  // STILLMAP_PRELOAD_CONTROL: answer an operator's requests
   std::string
       control_folder;  // its value: a folder for the sockets, or "1" for abstract names (empty)
   // STILLMAP_PRELOAD_CONTROL_TIMEOUT, in milliseconds: how long a request waits for the program's calls and work.

@@ -6,6 +6,7 @@
 
 #include "preload/door.h"
 #include "preload/service/control/operator_socket.h"
+#include "preload/service/ipc/exportable.h"
 #include "preload/service/real_driver.h"
 #include "preload/service/serve.h"
 #include "preload/service/settings.h"
@@ -21,6 +22,7 @@ struct device_heap {
   // Never destroyed: the program may use memory to its very end.
   std::atomic<caching_allocator *> heap{nullptr};
   std::atomic<bool> impossible{false};
+  bool exportable = false;  // written before `heap`
 };
 constinit device_heap all[heaps::most_devices];
 constinit mutex creating;
@@ -33,13 +35,15 @@ void leave_in_child() noexcept {
   }
 }
 
-result<caching_allocator *> make(int ordinal) {
+result<caching_allocator *> make(int ordinal, bool &exportable) {
   STILLMAP_ASSIGN_OR_RETURN(driver *const d, open_real_driver());
   STILLMAP_ASSIGN_OR_RETURN(const device opened, device::open(*d, ordinal));
   caching_allocator_options options;
   options.limit = given_settings().limit;
   options.tag = given_settings().tag;
   options.peer_devices = opened.capabilities().peers;
+  exportable = pages_are_exportable(opened);
+  if (exportable) options.exportable = handle_type::posix_fd;
   STILLMAP_ASSIGN_OR_RETURN(auto made, caching_allocator::create(opened, std::move(options)));
   return made.release();
 }
@@ -51,6 +55,10 @@ constinit std::atomic<int> heaps::end_{0};
 caching_allocator *heaps::of_device(int ordinal) noexcept {
   const bool known = ordinal >= 0 && ordinal < most_devices;
   return known ? all[ordinal].heap.load(std::memory_order_acquire) : nullptr;
+}
+
+bool heaps::exportable(int ordinal) noexcept {
+  return of_device(ordinal) != nullptr && all[ordinal].exportable;
 }
 
 caching_allocator *heaps::current() noexcept {
@@ -68,7 +76,8 @@ caching_allocator *heaps::create(int ordinal) noexcept {
   if (place.impossible.load(std::memory_order_relaxed)) return nullptr;
   const lock_guard lock(creating);
   if (caching_allocator *const made = of_device(ordinal)) return made;
-  const auto made = with_host_memory("stillmap_preload", [&] { return make(ordinal); });
+  const auto made =
+      with_host_memory("stillmap_preload", [&] { return make(ordinal, place.exportable); });
   if (!made) {
     report_background_error(made.error());
     place.impossible.store(true, std::memory_order_relaxed);

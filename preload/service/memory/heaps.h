@@ -18,6 +18,8 @@ class heaps {
   static caching_allocator *owner(word address) noexcept;
   // nullptr: it has allocated nothing yet.
   static caching_allocator *of_device(int ordinal) noexcept;
+  // Whether other processes can map the memory of a device that has an allocator.
+  static bool exportable(int ordinal) noexcept;
   // Calls visit(heap) for each.
   template <class Visit>
   static void each(Visit visit) {
