@@ -29,8 +29,14 @@ inline constexpr driver_code success = 0;
 inline constexpr driver_code invalid_value = 1;
 inline constexpr driver_code out_of_memory = 2;
 inline constexpr driver_code no_device = 100;
+inline constexpr driver_code invalid_context = 201;
+inline constexpr driver_code map_failed = 205;
+inline constexpr driver_code peer_access_unsupported = 217;
+inline constexpr driver_code invalid_handle = 400;
 inline constexpr driver_code not_found = 500;
+inline constexpr driver_code not_ready = 600;
 inline constexpr driver_code not_supported = 801;
+inline constexpr driver_code stream_capture_unsupported = 900;
 }  // namespace code
 
 }  // namespace stillmap::preload

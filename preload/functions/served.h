@@ -47,6 +47,11 @@
   X(cuPointerGetAttributes, (number count, word attributes, word data, word at)) \
   X(nvmlDeviceGetMemoryInfo, (word device, word memory)) \
   X(nvmlDeviceGetMemoryInfo_v2, (word device, word memory)) \
+  /* Memory of other processes: service/ipc/ipc.cpp. */ \
+  X(cuIpcGetMemHandle, (word handle, word at)) \
+  X(cuIpcOpenMemHandle, (word at, bytes_64 handle, number flags)) \
+  X(cuIpcOpenMemHandle_v2, (word at, bytes_64 handle, number flags)) \
+  X(cuIpcCloseMemHandle, (word at)) \
   /* Memory of other kinds, which is counted: service/memory/other_memory.cpp. */ \
   X(cuMemAllocManaged, (word at, word bytes, number flags)) \
   X(cuMemCreate, (word handle, word bytes, word properties, word flags)) \

@@ -1,5 +1,6 @@
 // cuMemAlloc, cuMemAllocPitch and cuMemFree. What the driver would refuse goes to the driver, so that its error is
 // the driver's own.
+#include "preload/service/ipc/exported_blocks.h"
 #include "preload/service/memory/heaps.h"
 #include "preload/service/memory/pending.h"
 #include "preload/service/memory/queued_work.h"
@@ -73,13 +74,14 @@ driver_code serve(numbered<function::cuMemFree_v2>, word at) noexcept {
     case queued_work::outcome::failed:
       return result;
     case queued_work::outcome::capturing:
-      if (!heap->usable_size(pointer(at))) return code::invalid_value;
+      if (!heap->usable_size(pointer(at)) || exported_blocks::is_kept(pointer(at)))
+        return code::invalid_value;
       return free_later(*heap, pointer(at));
     case queued_work::outcome::done:
       break;
   }
   if (any_pending()) free_pending();
-  const status freed = heap->free(pointer(at));
+  const status freed = exported_blocks::free(*heap, pointer(at));
   return freed ? code::success : code_of(freed.error());
 }
 

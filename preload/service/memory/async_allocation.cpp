@@ -3,6 +3,7 @@
 // only the driver can make.
 #include <atomic>
 
+#include "preload/service/ipc/exported_blocks.h"
 #include "preload/service/memory/captures.h"
 #include "preload/service/memory/default_pool.h"
 #include "preload/service/memory/heaps.h"
@@ -77,7 +78,8 @@ driver_code free(word at, word stream, default_stream d) noexcept {
     note_work();
     return result;
   }
-  const status freed = heap->free(reinterpret_cast<void *>(at), stream_of(stream, d));
+  const status freed =
+      exported_blocks::free(*heap, reinterpret_cast<void *>(at), stream_of(stream, d));
   return freed ? code::success : code_of(freed.error());
 }
 

@@ -1,4 +1,5 @@
 // Memory that the driver serves, counted.
+#include "preload/service/ipc/imported_blocks.h"
 #include "preload/service/memory/heaps.h"
 #include "preload/service/memory/statistics.h"
 #include "preload/service/serve.h"
@@ -25,7 +26,7 @@ driver_code serve(numbered<function::cuMemCreate>, word handle, word bytes, word
 }
 // What the allocator has mapped is to the program no memory of cuMemCreate, whose pages it could share.
 driver_code serve(numbered<function::cuMemRetainAllocationHandle>, word handle, word at) noexcept {
-  if (heaps::owner(at) != nullptr) return code::invalid_value;
+  if (heaps::owner(at) != nullptr || imported_blocks::find(at)) return code::invalid_value;
   return pass_on<function::cuMemRetainAllocationHandle>(handle, at);
 }
 // The size of an array depends on its format and on the device: not counted.

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "preload/service/ipc/exported_blocks.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/base/try.h"
@@ -54,7 +55,7 @@ void free_pending() noexcept {
     now.swap(w.all);
     some.store(false, std::memory_order_relaxed);
   }
-  for (const freed_block &b : now) report_if_failed(b.heap->free(b.block));
+  for (const freed_block &b : now) report_if_failed(exported_blocks::free(*b.heap, b.block));
 }
 
 bool any_pending() noexcept {
