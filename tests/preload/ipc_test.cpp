@@ -12,7 +12,7 @@ using testing::client_setting;
 // Two processes that share devices.
 client_setting on_shared_machine(const std::string &profile, const std::string &more = "") {
   client_setting setting;
-  setting.variables = {"HOSTCUDA=" + profile + ",memory=1G" + more + ",machine=preload_ipc_" +
+  setting.variables = {"HOSTCUDA=" + profile + ",memory=512M" + more + ",machine=preload_ipc_" +
                        std::to_string(::getpid())};
   return setting;
 }
@@ -35,8 +35,9 @@ TEST_P(ipc, is_as_with_memory_of_the_driver) {
 INSTANTIATE_TEST_SUITE_P(case_of, ipc,
                          ::testing::Values("contents", "queries", "twice", "refused",
                                            "freed_before", "freed_meanwhile", "importer_death",
-                                           "exporter_death", "forked_exporter", "threads",
-                                           "failing_calls", "few_descriptors", "hostile_clients",
+                                           "exporter_death", "exporter_exit", "stopped_exporter",
+                                           "forked_exporter", "threads", "failing_calls",
+                                           "few_descriptors", "hostile_clients", "another_user",
                                            "captures", "queued_work", "second_device",
                                            "handles_of_the_driver"),
                          [](const auto &c) { return std::string(c.param); });

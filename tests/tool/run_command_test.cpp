@@ -34,6 +34,14 @@ TEST_F(run_command, arguments_after_the_program_are_its_own) {
   EXPECT_EQ(run("run -q echo --limit 3 --help").out, "--limit 3 --help\n");
 }
 
+TEST_F(run_command, says_whether_other_processes_can_map_the_memory) {
+  const std::string print = " -q -- sh -c 'echo \"ipc $STILLMAP_PRELOAD_IPC\"'";
+  EXPECT_EQ(run("run" + print).out, "ipc \n");
+  EXPECT_EQ(run("run --ipc on" + print).out, "ipc 1\n");
+  EXPECT_EQ(run("run --ipc off" + print).out, "ipc 0\n");
+  expect_usage("run --ipc maybe -- true", "--ipc");
+}
+
 TEST_F(run_command, what_does_not_exist_is_not_found) {
   expect_failure("run -- /no/such/program", 3, "cannot start /no/such/program");
   expect_failure("run -- no-such-program", 3,

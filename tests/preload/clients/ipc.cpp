@@ -423,6 +423,69 @@ int exporter_death() {
   return run_pair(exporter_dies, importer_outlives, 128 + SIGKILL);
 }
 
+// It ends in the middle of what it serves: neither side crashes or waits.
+int exporter_exits(conversation &with) {
+  if (use_device(0) != 0) return 1;
+  with.say(handle_of(block_with(70 * MiB, 1)));
+  with.say(handle_of(block_of(100)));
+  with.hear<int>();
+  std::exit(0);
+}
+int importer_of_exiting(conversation &with) {
+  if (use_device(0) != 0) return 1;
+  const CUipcMemHandle handles[] = {with.hear<CUipcMemHandle>(), with.hear<CUipcMemHandle>()};
+  std::vector<std::thread> all;
+  std::atomic<int> failures{0};
+  std::atomic<bool> told{false};
+  for (int t = 0; t < 4; ++t) {
+    all.emplace_back([&, t] {
+      failures += use_device(0);
+      CUresult r = CUDA_SUCCESS;
+      for (int i = 0; r == CUDA_SUCCESS; ++i) {
+        CUdeviceptr at = 0;
+        r = cuIpcOpenMemHandle(&at, handles[t % 2], lazy);
+        if (r == CUDA_SUCCESS) failures += cuIpcCloseMemHandle(at) != CUDA_SUCCESS;
+        if (i == 3 && !told.exchange(true)) with.say(1);
+      }
+      failures += r != CUDA_ERROR_INVALID_HANDLE;
+    });
+  }
+  for (std::thread &t : all) t.join();
+  CLIENT_EXPECT(failures == 0);
+  return 0;
+}
+int exporter_exit() {
+  return run_pair(exporter_exits, importer_of_exiting);
+}
+
+// One that does not answer costs the importer some seconds.
+int exporter_stops(conversation &with) {
+  if (use_device(0) != 0) return 1;
+  with.say(::getpid());
+  with.say(handle_of(block_with(MiB, 1)));
+  ::raise(SIGSTOP);
+  with.meet(1);
+  return 0;
+}
+int importer_of_stopped(conversation &with) {
+  if (use_device(0) != 0) return 1;
+  const auto process = with.hear<pid_t>();
+  const auto handle = with.hear<CUipcMemHandle>();
+  siginfo_t stopped{};
+  CLIENT_CHECK(::waitid(P_PID, static_cast<id_t>(process), &stopped, WSTOPPED | WNOWAIT));
+  CUdeviceptr at = 0;
+  CLIENT_EXPECT(cuIpcOpenMemHandle(&at, handle, lazy) == CUDA_ERROR_MAP_FAILED);
+  CLIENT_CHECK(::kill(process, SIGCONT));
+  CLIENT_CHECK(cuIpcOpenMemHandle(&at, handle, lazy));
+  CLIENT_EXPECT(has_pattern(at, MiB, 1));
+  CLIENT_CHECK(cuIpcCloseMemHandle(at));
+  with.meet(1);
+  return 0;
+}
+int stopped_exporter() {
+  return run_pair(exporter_stops, importer_of_stopped);
+}
+
 // A forked child of the exporter serves nobody, and does not keep the socket.
 int exporter_forks(conversation &with) {
   if (use_device(0) != 0) return 1;
@@ -758,6 +821,25 @@ int hostile_clients() {
   return run_pair(exporter_hostile, importer_hostile);
 }
 
+// Another user's process is not served, whatever it knows.
+int importer_of_another_user(conversation &with) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto handle = with.hear<CUipcMemHandle>();
+    // It needs root to become another user.
+    if (::geteuid() != 0 || ::setuid(65534) != 0) std::_Exit(0);
+    if (use_device(0) != 0) std::_Exit(1);
+    CUdeviceptr at = 0;
+    const CUresult r = cuIpcOpenMemHandle(&at, handle, lazy);
+    if (r == CUDA_ERROR_MAP_FAILED) std::_Exit(0);
+    std::fprintf(stderr, "another user: %d\n", static_cast<int>(r));
+    std::_Exit(1);
+  }
+  CLIENT_EXPECT(exit_status(child) == 0);
+  with.meet(1);
+  return 0;
+}
+
 // ---- captures ----
 
 int exporter_of_captured(conversation &with) {
@@ -781,6 +863,9 @@ int importer_captures(conversation &with) {
   CLIENT_CHECK(cuIpcCloseMemHandle(at));
   with.meet(1);
   return 0;
+}
+int another_user() {
+  return run_pair(exporter_of_captured, importer_of_another_user);
 }
 int captures() {
   return run_pair(exporter_of_captured, importer_captures);
@@ -874,6 +959,10 @@ int handles_of_the_driver() {
 
 // Nothing starts before it is needed; and what the device cannot share has the driver's error.
 int starts_late() {
+  rlimit files{};
+  CLIENT_CHECK(::getrlimit(RLIMIT_NOFILE, &files));
+  files.rlim_cur = std::min<rlim_t>(files.rlim_cur, 4096);
+  CLIENT_CHECK(::setrlimit(RLIMIT_NOFILE, &files));
   if (use_device(0) != 0) return 1;
   const CUdeviceptr block = block_of(3 * MiB);
   const int tasks = entries("/proc/self/task");
@@ -897,11 +986,14 @@ constexpr named_case all_cases[] = {
     {"freed_meanwhile", freed_meanwhile},
     {"importer_death", importer_death},
     {"exporter_death", exporter_death},
+    {"exporter_exit", exporter_exit},
+    {"stopped_exporter", stopped_exporter},
     {"forked_exporter", forked_exporter},
     {"threads", threads},
     {"failing_calls", failing_calls},
     {"few_descriptors", few_descriptors},
     {"hostile_clients", hostile_clients},
+    {"another_user", another_user},
     {"captures", captures},
     {"queued_work", queued_work},
     {"second_device", second_device},
