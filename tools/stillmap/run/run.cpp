@@ -28,7 +28,7 @@ constexpr const char *service_name = "libstillmap_preload_service.so";
 
 struct run_options {
   std::uint64_t limit = 0;
-  std::string tag, stats, record;
+  std::string tag, stats, record, ipc;
   bool control = false, explain = false, quiet = false;
   std::vector<std::string> program;
 };
@@ -105,6 +105,7 @@ outcome<std::vector<std::string>> variables_of(const run_options &o, const std::
   if (o.limit != 0) out.push_back(fmt::format("STILLMAP_PRELOAD_LIMIT={}", o.limit));
   if (!o.tag.empty()) out.push_back("STILLMAP_PRELOAD_TAG=" + o.tag);
   if (o.control) out.emplace_back("STILLMAP_PRELOAD_CONTROL=1");
+  if (!o.ipc.empty()) out.push_back(fmt::format("STILLMAP_PRELOAD_IPC={:d}", o.ipc == "on"));
   if (!o.record.empty()) out.push_back("STILLMAP_RECORD=" + fs::absolute(o.record).string());
   return out;
 }
@@ -156,6 +157,9 @@ void add_run_command(command &root) {
   c.size("--limit", o.limit, "the most memory the program gets, on each device");
   c.text("--tag", o.tag, "TAG", "the tag of its memory (default: program)");
   c.flag("--control", o.control, "obey an operator: stillmap task list, suspend, resume, snapshot");
+  c.text("--ipc", o.ipc, "on|off",
+         "whether other processes can map its memory, by CUDA's IPC (default: where that costs "
+         "nothing)");
   c.text("--stats", o.stats, "FILE", "write what its processes did, as JSON");
   c.text("--record", o.record, "FILE", "record its requests as a trace, for stillmap trace replay");
   c.flag("--explain", o.explain, "say who serves each function that allocates, and why");
