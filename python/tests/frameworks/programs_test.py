@@ -45,6 +45,71 @@ free, total = torch.cuda.mem_get_info()
 assert 0 <= free <= total == 1 << 30, (free, total)
 """
 
+# A tensor of each size goes to the worker, which sees its bytes, changes them, and sends one of its own.
+SHARING = """
+import os
+import torch
+import torch.multiprocessing as mp
+
+SIZES = [1, 7, 1000, 4096, 1 << 20, (1 << 20) + 1, (2 << 20) - 512, 5 << 20, 20 << 20, 64 << 20]
+
+def known(n, seed):
+    return (torch.arange(n, dtype=torch.int64) * (2 * seed + 1) % 251).to(torch.uint8)
+
+def worker(tensors, results, back):
+    for seed, n in enumerate(SIZES):
+        tensor = tensors.get()
+        assert tensor.is_cuda and torch.equal(tensor.cpu(), known(n, seed)), n
+        tensor.copy_(known(n, seed + 100))
+        torch.cuda.synchronize()
+        del tensor
+        results.put(n)
+    own = known(3 << 20, 200).to("cuda")
+    back.put(own)
+    assert results.get() == "seen"
+    del own
+    gone = tensors.get()
+    results.put("has it")
+    assert tensors.get() == "freed"
+    assert torch.equal(gone.cpu(), known(8 << 20, 3))
+
+if __name__ == "__main__":
+    context = mp.get_context("spawn")
+    tensors, results, back = context.Queue(), context.Queue(), context.Queue()
+    process = context.Process(target=worker, args=(tensors, results, back))
+    process.start()
+    for turn, n in enumerate(SIZES):
+        tensor = known(n, turn).to("cuda")
+        tensors.put(tensor)
+        assert results.get(timeout=120) == n
+        assert torch.equal(tensor.cpu(), known(n, turn + 100)), n
+        del tensor
+    received = back.get(timeout=120)
+    assert torch.equal(received.cpu(), known(3 << 20, 200))
+    results.put("seen")
+    kept = known(8 << 20, 3).to("cuda")
+    tensors.put(kept)
+    assert results.get(timeout=120) == "has it"
+    del kept
+    torch.cuda.ipc_collect()
+    torch.cuda.empty_cache()
+    other = torch.zeros(100 << 20, dtype=torch.uint8, device="cuda").fill_(1)
+    tensors.put("freed")
+    process.join(120)
+    assert process.exitcode == 0, process.exitcode
+    del received
+"""
+
+UNSHARED = """
+import torch
+from torch.multiprocessing.reductions import reduce_tensor
+try:
+    reduce_tensor(torch.ones(10).to("cuda"))
+    raise SystemExit("it has a handle")
+except RuntimeError as e:
+    assert "invalid argument" in str(e), e
+"""
+
 NUMBA = """
 import numpy as np
 from numba import cuda
@@ -86,16 +151,16 @@ needs_cuda_core = unittest.skipUnless(
 
 
 class Programs(TestCase):
-    def run_program(self, code, *options, **variables):
+    def run_program(self, code, *options, processes=1, **variables):
         """Runs the code by `stillmap run`, and returns what the program did."""
         program, stats = pathlib.Path(self.folder, "program.py"), pathlib.Path(self.folder, "stats.json")
         program.write_text(code, encoding="utf-8")
         self.run_python("import sys, stillmap.__main__; stillmap.__main__.main(sys.argv[1:])", "run", "--stats", str(stats),
                         *options, "--", sys.executable, str(program), cwd=self.folder, timeout=300, quiet=False,
                         **variables)
-        processes = json.loads(stats.read_text(encoding="utf-8"))
-        self.assertEqual(len(processes), 1)
-        return processes[0]
+        all_did = json.loads(stats.read_text(encoding="utf-8"))
+        self.assertEqual(len(all_did), processes)
+        return all_did[0]
 
     def served(self, did):
         return sum(device["allocations"] for device in did["devices"])
@@ -122,6 +187,16 @@ class Programs(TestCase):
         did = self.run_program(LIMITED, "--limit", "1G")
         self.assertLessEqual(did["devices"][0]["committed_peak_bytes"], 1 << 30)
         self.assertGreater(did["devices"][0]["out_of_memory"], 0)
+
+    @needs("torch")
+    def test_torch_sends_tensors_to_other_processes(self):
+        did = self.run_program(SHARING, "--ipc", "on", processes=2)
+        self.assertGreater(self.served(did), 0)
+        self.assertEqual(did["passed_on"]["not_served"]["calls"], 0)
+
+    @needs("torch")
+    def test_torch_sends_no_tensors_where_the_memory_is_not_to_be_shared(self):
+        self.assertGreater(self.served(self.run_program(UNSHARED, "--ipc", "off")), 0)
 
     @needs("numba")
     def test_numba(self):
