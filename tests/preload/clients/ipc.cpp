@@ -826,9 +826,9 @@ int importer_of_another_user(conversation &with) {
   const pid_t child = ::fork();
   if (child == 0) {
     const auto handle = with.hear<CUipcMemHandle>();
+    if (use_device_and_memory() != 0) std::_Exit(1);
     // It needs root to become another user.
     if (::geteuid() != 0 || ::setuid(65534) != 0) std::_Exit(0);
-    if (use_device(0) != 0) std::_Exit(1);
     CUdeviceptr at = 0;
     const CUresult r = cuIpcOpenMemHandle(&at, handle, lazy);
     if (r == CUDA_ERROR_MAP_FAILED) std::_Exit(0);

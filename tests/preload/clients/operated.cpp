@@ -76,6 +76,22 @@ std::uint64_t rounds_of(const std::vector<std::unique_ptr<worker>> &all) {
   return sum;
 }
 
+std::string text_of(const CUipcMemHandle &handle) {
+  std::string text;
+  for (const char c : handle.reserved) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(c));
+    text += digits;
+  }
+  return text;
+}
+CUipcMemHandle handle_of(const std::string &text) {
+  CUipcMemHandle handle{};
+  for (std::size_t i = 0; i < sizeof handle; ++i)
+    handle.reserved[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  return handle;
+}
+
 int operate(int devices) {
   CLIENT_CHECK(cuInit(0));
   std::vector<std::unique_ptr<worker>> workers;
@@ -92,6 +108,7 @@ int operate(int devices) {
   CLIENT_CHECK(cuCtxSetCurrent(workers[0]->context()));
   CLIENT_EXPECT((constant = block_of(block_bytes)) != 0);
   CLIENT_CHECK(cuMemsetD8(constant, constant_byte, block_bytes));
+  CUdeviceptr opened = 0;
   CUcontext other_context = nullptr;
   const CUstream held = new_stream();
   CUstream capturing = nullptr;
@@ -132,6 +149,20 @@ int operate(int devices) {
       std::cout << errors << std::endl;
     } else if (command == "constant") {
       std::cout << (holds(constant, block_bytes, constant_byte) ? "right" : "wrong") << std::endl;
+    } else if (command == "export") {  // the constant block
+      CUipcMemHandle handle{};
+      CLIENT_CHECK(cuIpcGetMemHandle(&handle, constant));
+      std::cout << text_of(handle) << std::endl;
+    } else if (command == "open") {  // another program's
+      std::string text;
+      words >> text;
+      const CUresult r =
+          cuIpcOpenMemHandle(&opened, handle_of(text), CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+      std::cout << static_cast<int>(r) << std::endl;
+    } else if (command == "opened") {
+      std::cout << (holds(opened, block_bytes, constant_byte) ? "right" : "wrong") << std::endl;
+    } else if (command == "close") {
+      std::cout << static_cast<int>(cuIpcCloseMemHandle(opened)) << std::endl;
     } else if (command == "free") {  // bytes of the device, as the driver says
       std::size_t free_bytes = 0, total = 0;
       CLIENT_CHECK(cuMemGetInfo(&free_bytes, &total));
