@@ -33,7 +33,9 @@ class operated_sharers : public testing::preload_test {
   }
   static bool suspends(const operated_program &p) {
     const auto suspended = p.as_operator().suspend({.tag = "program"});
-    if (!suspended) EXPECT_TRUE(suspended.error().is(errc::busy)) << suspended.error().message();
+    if (!suspended) {
+      EXPECT_TRUE(suspended.error().is(errc::busy)) << suspended.error().message();
+    }
     return suspended.has_value();
   }
   // The exporter hears of an end by itself.

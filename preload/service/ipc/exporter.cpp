@@ -65,10 +65,10 @@ result<std::uint64_t> start_exporter() {
   return e.number;
 }
 
-bool is_own_exporter(std::uint64_t number) noexcept {
+bool is_own_exporter(std::uint64_t server) noexcept {
   exporter &e = the_exporter();
   const lock_guard lock(e.mutex);
-  return e.listening && e.number == number;
+  return e.listening && e.number == server;
 }
 
 std::shared_ptr<const void> export_session::serve() noexcept {

@@ -16,7 +16,7 @@ namespace stillmap::preload {
 // Errors: the system's (no descriptor, no thread); then a later call tries again. Throws std::bad_alloc.
 result<std::uint64_t> start_exporter();
 // Whether a handle with this number is one of this process.
-bool is_own_exporter(std::uint64_t number) noexcept;
+bool is_own_exporter(std::uint64_t server) noexcept;
 
 // Serves one connection: a handle, and all pages behind it. Trusts nothing of what it is sent, and waits for nothing
 // without a deadline. Holds no lock meanwhile.

@@ -10,7 +10,7 @@ std::string memory_handle::address() const {
 
 std::optional<memory_handle> parse_handle(const bytes_64 &from) noexcept {
   memory_handle h;
-  std::memcpy(&h, &from, sizeof h);
+  std::memcpy(static_cast<void *>(&h), &from, sizeof h);
   if (h.magic != memory_handle::own_magic) return std::nullopt;
   return h;
 }
