@@ -2,7 +2,7 @@
 
 #include "python/src/devices.h"
 #include "python/src/errors.h"
-#include "stillmap/allocators/torch/internal/device_share.h"
+#include "stillmap/allocators/device_share.h"
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::python {
@@ -47,8 +47,7 @@ bool out_of_memory_callback::operator()(std::size_t bytes) {
 
 python_allocator::python_allocator(int ordinal, const std::string &tag,
                                    caching_allocator_options options,
-                                   std::optional<torch_plugin::share_settings> share,
-                                   nb::object on_out_of_memory)
+                                   std::optional<share_settings> share, nb::object on_out_of_memory)
     : ordinal_(ordinal), tag_(tag) {
   options.tag = tag;
   if (!on_out_of_memory.is_none()) {
@@ -64,7 +63,7 @@ python_allocator::python_allocator(int ordinal, const std::string &tag,
   heap_ = value_of(without_gil([&]() -> result<std::shared_ptr<caching_allocator>> {
     STILLMAP_ASSIGN_OR_RETURN(const device d, open_device(ordinal));
     if (share && !share->name.empty()) {
-      STILLMAP_ASSIGN_OR_RETURN(options.quota, torch_plugin::share_device(*share, d));
+      STILLMAP_ASSIGN_OR_RETURN(options.quota, share_device(*share, d));
     }
     has_quota_ = options.quota != nullptr;
     STILLMAP_ASSIGN_OR_RETURN(auto made, caching_allocator::create(d, std::move(options)));
@@ -118,15 +117,15 @@ c_allocator *python_allocator::for_c() {
   return for_c_;
 }
 
-std::optional<torch_plugin::share_settings> share_of(const char *operation,
-                                                     const std::optional<std::string> &name,
-                                                     std::optional<std::uint64_t> limit) {
+std::optional<share_settings> share_of(const char *operation,
+                                       const std::optional<std::string> &name,
+                                       std::optional<std::uint64_t> limit) {
   if (limit && (!name || name->empty())) {
     raise_invalid(operation, "share_limit is given without the name of a quota: give share, too");
   }
   if (limit == std::uint64_t{0}) raise_invalid(operation, "share_limit must not be 0");
   if (!name) return std::nullopt;
-  return torch_plugin::share_settings{*name, limit.value_or(0)};
+  return share_settings{*name, limit.value_or(0)};
 }
 
 }  // namespace stillmap::python

@@ -36,7 +36,7 @@ struct out_of_memory_callback {
 class python_allocator {
  public:
   python_allocator(int ordinal, const std::string &tag, caching_allocator_options options,
-                   std::optional<torch_plugin::share_settings> share, nb::object on_out_of_memory);
+                   std::optional<share_settings> share, nb::object on_out_of_memory);
   ~python_allocator() { close(); }
   python_allocator(const python_allocator &) = delete;
   python_allocator &operator=(const python_allocator &) = delete;
@@ -73,9 +73,9 @@ struct c_function_addresses {
 c_function_addresses c_functions_of(c_allocator &of);
 
 // The arguments `share` and `share_limit`. With the GIL. Raises InvalidArgumentError: a limit without a name, or 0.
-std::optional<torch_plugin::share_settings> share_of(const char *operation,
-                                                     const std::optional<std::string> &name,
-                                                     std::optional<std::uint64_t> limit);
+std::optional<share_settings> share_of(const char *operation,
+                                       const std::optional<std::string> &name,
+                                       std::optional<std::uint64_t> limit);
 
 // The statistics under the names of caching_allocator_stats. With the GIL.
 nb::dict dict_of_stats(const caching_allocator_stats &s, std::size_t limit);

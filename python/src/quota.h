@@ -11,12 +11,10 @@
 #include <thread>
 
 #include "python/src/gil.h"
-#include "stillmap/allocators/torch/internal/device_share.h"
+#include "stillmap/allocators/device_share.h"
 #include "stillmap/vmm/base/fork_watch.h"
 
 namespace stillmap::python {
-
-using torch_plugin::embedded_quota;
 
 // Threads: with the GIL. Calls work on a copy of the pointer, as in python_allocator.
 class python_quota {

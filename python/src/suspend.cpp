@@ -10,7 +10,7 @@
 #include "python/src/safe_points.h"
 #include "python/src/suspenders.h"
 #include "python/src/text.h"
-#include "stillmap/allocators/torch/internal/device_share.h"
+#include "stillmap/allocators/device_share.h"
 #include "stillmap/checkpoint/base/host_room.h"
 #include "stillmap/checkpoint/common/host_memory.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
@@ -76,7 +76,7 @@ result<suspended_tag> resume_tag(suspender &of, const std::string &tag, int devi
     return !back && back.error().is(errc::out_of_memory) &&
            back.error().code != std::errc::not_enough_memory;
   };
-  const auto quota = is_short() ? torch_plugin::known_share(device) : nullptr;
+  const auto quota = is_short() ? known_share(device) : nullptr;
   if (quota == nullptr) return back;
   for (const suspended_tag &s : of.suspended()) {
     if (s.tag != tag) continue;

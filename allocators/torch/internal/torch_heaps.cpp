@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "stillmap/allocators/torch/internal/device_share.h"
+#include "stillmap/allocators/device_share.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 

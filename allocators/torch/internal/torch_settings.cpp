@@ -1,50 +1,13 @@
 #include "stillmap/allocators/torch/internal/torch_settings.h"
-#include "stillmap/vmm/base/try.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <cstdlib>
+#include <string_view>
+
+#include "stillmap/vmm/base/parse_bytes.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::torch_plugin {
-
-result<std::size_t> parse_bytes(std::string_view text, const char *name) {
-  const auto refused = [&](const char *why) {
-    return tl::unexpected(make_error(errc::invalid_argument, why).value().about(name));
-  };
-  double number = 0;
-  const char *const end = text.data() + text.size();
-  const auto read = std::from_chars(text.data(), end, number, std::chars_format::fixed);
-  if (read.ec != std::errc() || !(number >= 0)) return refused("it does not begin with a number");
-  std::string_view unit(read.ptr, static_cast<std::size_t>(end - read.ptr));
-  double scale = 1;
-  if (!unit.empty() && unit != "B") {
-    constexpr std::string_view letters = "KMGT";
-    const std::size_t power = letters.find(unit.front());
-    unit.remove_prefix(1);
-    if (power == std::string_view::npos || (!unit.empty() && unit != "B" && unit != "iB")) {
-      return refused("its unit is none of KiB, MiB, GiB and TiB");
-    }
-    scale = std::exp2(10.0 * static_cast<double>(power + 1));
-  }
-  const double bytes = number * scale;
-  if (!(bytes < 9e18)) return refused("no device has as much");
-  return static_cast<std::size_t>(bytes);
-}
-
-result<share_settings> parse_share(std::string_view text, const char *variable) {
-  share_settings out;
-  const std::size_t colon = text.rfind(':');
-  out.name = text.substr(0, colon);
-  const auto refused = [&](const char *why) {
-    return tl::unexpected(make_error(errc::invalid_argument, why).value().about(variable));
-  };
-  if (out.name.empty()) return refused("it has no name before the colon");
-  if (colon == std::string_view::npos) return out;
-  STILLMAP_ASSIGN_OR_RETURN(out.limit, parse_bytes(text.substr(colon + 1), variable));
-  if (out.limit == 0) return refused("the limit must not be 0");
-  return out;
-}
 
 namespace {
 

@@ -6,19 +6,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 
+#include "stillmap/allocators/device_share.h"
 #include "stillmap/vmm/base/error.h"
 
 namespace stillmap::torch_plugin {
-
-// The quota that heaps take part in: device_share.h
-struct share_settings {
-  std::string name{};  // "": none
-  // Bytes. It counts where nobody takes part in the quota yet; others keep to what is there. 0: that of the
-  // existing quota, or the device's memory.
-  std::uint64_t limit = 0;
-};
 
 struct settings {
   std::size_t limit = SIZE_MAX;  // STILLMAP_TORCH_LIMIT: bytes for each device, "40GiB", "500MiB"
@@ -42,12 +34,5 @@ struct stated_settings {
 
 // Errors: invalid_argument (a variable has another value; the subject is its name).
 result<settings> read_settings(const stated_settings &stated = {});
-
-// "1536", "1.5KiB", "40GiB", "40G": powers of 1024. Errors: invalid_argument, of the variable `name`.
-result<std::size_t> parse_bytes(std::string_view text, const char *name);
-
-// "gpu0", "gpu0:60GiB", "/run/gpu0:60G": what follows the last colon is the limit.
-// Errors: invalid_argument, of the variable `variable`.
-result<share_settings> parse_share(std::string_view text, const char *variable);
 
 }  // namespace stillmap::torch_plugin

@@ -1,5 +1,5 @@
 // The quota that heaps of a process share for a device.
-#include "stillmap/allocators/torch/internal/device_share.h"
+#include "stillmap/allocators/device_share.h"
 
 #include <unistd.h>
 
@@ -14,38 +14,11 @@ namespace stillmap::testing {
 namespace {
 
 using namespace literals;
-using torch_plugin::embedded_quota;
-using torch_plugin::parse_share;
-using torch_plugin::quota_name;
-using torch_plugin::share_device;
-using torch_plugin::share_settings;
 
 // A quota of this process alone. What a process leaves that ends without a destructor is not in /dev/shm.
 std::string own_name(const char *what) {
   return ::testing::TempDir() + "stillmap-share-" + std::string(what) + "-" +
          std::to_string(::getpid());
-}
-
-TEST(device_share, reads_a_name_and_a_limit) {
-  const auto read = [](const char *text) { return *parse_share(text, "STILLMAP_SHARE"); };
-  EXPECT_EQ(read("gpu0").name, "gpu0");
-  EXPECT_EQ(read("gpu0").limit, 0u);
-  EXPECT_EQ(read("gpu0:60G").name, "gpu0");
-  EXPECT_EQ(read("gpu0:60G").limit, 60_GiB);
-  EXPECT_EQ(read("/run/a:b:1.5KiB").name, "/run/a:b");
-  EXPECT_EQ(read("/run/a:b:1.5KiB").limit, 1536u);
-  for (const char *wrong : {"", ":", ":1G", "x:", "x:0", "x:1X", "x:-1"}) {
-    const auto refused = parse_share(wrong, "STILLMAP_SHARE");
-    ASSERT_FALSE(refused) << wrong;
-    EXPECT_TRUE(refused.error().is(errc::invalid_argument));
-    EXPECT_EQ(refused.error().detail().subject, "STILLMAP_SHARE");
-  }
-}
-
-TEST(device_share, each_device_has_a_name) {
-  EXPECT_EQ(quota_name({"gpu"}, 0), "gpu");
-  EXPECT_EQ(quota_name({"gpu"}, 1), "gpu.1");
-  EXPECT_EQ(quota_name({"/run/gpu"}, 12), "/run/gpu.12");
 }
 
 class device_quota : public ::testing::Test {
@@ -65,10 +38,10 @@ TEST_F(device_quota, is_opened_once_and_ends_with_its_last_heap) {
     auto stats = shared_quota::stats_of(s.name);
     MUST(stats && stats->participants.size() == 1 && stats->participants[0].listens, "one");
     MUST(stats->limit == 64_MiB, "the first limit");
-    MUST(torch_plugin::known_share(0) == *first, "known");
+    MUST(known_share(0) == *first, "known");
     first->reset();
     second->reset();
-    MUST(torch_plugin::known_share(0) == nullptr, "it has ended");
+    MUST(known_share(0) == nullptr, "it has ended");
     MUST(share_device({s.name, 32_MiB}, d).has_value(), "nobody took part");
     MUST(shared_quota::stats_of(s.name)->limit == 32_MiB, "the limit of a new beginning");
     MUST(share_device({s.name}, d).has_value(), "as it is");

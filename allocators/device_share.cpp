@@ -1,13 +1,15 @@
-#include "stillmap/allocators/torch/internal/device_share.h"
+#include "stillmap/allocators/device_share.h"
 
 #include <map>
 #include <utility>
 
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/mutex.h"
+#include "stillmap/vmm/base/operation.h"
+#include "stillmap/vmm/base/parse_bytes.h"
 #include "stillmap/vmm/base/try.h"
 
-namespace stillmap::torch_plugin {
+namespace stillmap {
 namespace {
 
 // Never destroyed, like the heaps of torch_heaps.
@@ -35,15 +37,16 @@ status set_limit_if_unused(const std::string &name, std::uint64_t limit) {
   return {};
 }
 
-result<std::shared_ptr<embedded_quota>> open_quota(const std::string &name, std::uint64_t limit,
+result<std::shared_ptr<embedded_quota>> open_quota(const std::string &name, const share_settings &s,
                                                    const device &d) {
-  STILLMAP_RETURN_IF_ERROR(set_limit_if_unused(name, limit));
+  STILLMAP_RETURN_IF_ERROR(set_limit_if_unused(name, s.limit));
   shared_quota_options options;
+  options.terms = s.terms;
   options.device = d;
   auto made = embedded_quota::open(name, options);
   if (made || !made.error().is(errc::invalid_argument)) return made;
   // It does not exist. Where another process makes it at the same moment, with another limit, that one is there first.
-  options.limit = limit != 0 ? limit : d.total_memory().bytes();
+  options.limit = s.limit != 0 ? s.limit : d.total_memory().bytes();
   made = embedded_quota::open(name, options);
   if (made || !made.error().is(errc::invalid_argument)) return made;
   options.limit = 0;
@@ -52,18 +55,33 @@ result<std::shared_ptr<embedded_quota>> open_quota(const std::string &name, std:
 
 }  // namespace
 
+result<share_settings> parse_share(std::string_view text, const char *variable) {
+  const operation_scope scope("parse_share");
+  share_settings out;
+  const std::size_t colon = text.rfind(':');
+  out.name = text.substr(0, colon);
+  const auto refused = [&](const char *why) {
+    return tl::unexpected(make_error(errc::invalid_argument, why).value().about(variable));
+  };
+  if (out.name.empty()) return refused("it has no name before the colon");
+  if (colon == std::string_view::npos) return out;
+  STILLMAP_ASSIGN_OR_RETURN(out.limit, parse_bytes(text.substr(colon + 1), variable));
+  if (out.limit == 0) return refused("the limit must not be 0");
+  return out;
+}
+
 std::string quota_name(const share_settings &s, int ordinal) {
   return ordinal == 0 ? s.name : s.name + "." + std::to_string(ordinal);
 }
 
 result<std::shared_ptr<embedded_quota>> share_device(const share_settings &s, const device &d) {
-  return with_host_memory([&]() -> result<std::shared_ptr<embedded_quota>> {
+  return with_host_memory("share_device", [&]() -> result<std::shared_ptr<embedded_quota>> {
     const std::string name = quota_name(s, d.ordinal());
     open_quotas &all = quotas_of_process();
     const lock_guard lock(all.lock);
     open_quotas::entry &known = all.by_name[name];
     if (auto there = known.quota.lock()) return there;
-    STILLMAP_ASSIGN_OR_RETURN(auto made, open_quota(name, s.limit, d));
+    STILLMAP_ASSIGN_OR_RETURN(auto made, open_quota(name, s, d));
     STILLMAP_RETURN_IF_ERROR(made->shared().start_thread());
     known = {d.ordinal(), made};
     return made;
@@ -80,4 +98,4 @@ std::shared_ptr<embedded_quota> known_share(int ordinal) {
   return nullptr;
 }
 
-}  // namespace stillmap::torch_plugin
+}  // namespace stillmap

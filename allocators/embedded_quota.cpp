@@ -1,4 +1,4 @@
-#include "stillmap/allocators/torch/internal/embedded_quota.h"
+#include "stillmap/allocators/embedded_quota.h"
 
 #include <algorithm>
 #include <atomic>
@@ -12,7 +12,7 @@
 #include "stillmap/vmm/base/start_thread.h"
 #include "stillmap/vmm/base/try.h"
 
-namespace stillmap::torch_plugin {
+namespace stillmap {
 namespace {
 
 // Without a destructor: calls arrive after those of statics. No lock, which a thread of a forked child's parent
@@ -123,4 +123,4 @@ bool embedded_quota::is_stuck() noexcept {
   return gate.is_closed.load() && gate.inside.load() > reclaimers_of_thread;
 }
 
-}  // namespace stillmap::torch_plugin
+}  // namespace stillmap

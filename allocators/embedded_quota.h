@@ -1,4 +1,4 @@
-// A shared quota inside of a program that the library does not control: PyTorch, or Python. Internal.
+// A shared quota inside of a program that the library does not control: PyTorch, Python, one that nobody changed.
 //
 // What it adds to shared_quota:
 // - When the program ends, no reclaimer is called any more: the driver, or the interpreter, may be gone, and the
@@ -18,7 +18,7 @@
 #include "stillmap/allocators/shared_quota.h"
 #include "stillmap/vmm/memory_quota.h"
 
-namespace stillmap::torch_plugin {
+namespace stillmap {
 
 // Threads, fork, errors: as shared_quota.
 class embedded_quota final : public memory_quota {
@@ -54,4 +54,4 @@ class embedded_quota final : public memory_quota {
   std::shared_ptr<shared_quota> shared_;
 };
 
-}  // namespace stillmap::torch_plugin
+}  // namespace stillmap
