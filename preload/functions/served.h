@@ -23,8 +23,14 @@
   X(cuCtxCreate_v2, (word context, number flags, number device)) \
   X(cuCtxCreate_v3, (word context, word affinities, number count, number flags, number device)) \
   X(cuCtxCreate_v4, (word context, word parameters, number flags, number device)) \
-  X(cuCtxDestroy_v2, (word context)) \
   X(cuGetExportTable, (word table, word id)) \
+  /* Memory ends with its context: service/memory/ended_contexts.cpp. */ \
+  X(cuCtxDestroy, (word context)) \
+  X(cuCtxDestroy_v2, (word context)) \
+  X(cuDevicePrimaryCtxRelease, (number device)) \
+  X(cuDevicePrimaryCtxRelease_v2, (number device)) \
+  X(cuDevicePrimaryCtxReset, (number device)) \
+  X(cuDevicePrimaryCtxReset_v2, (number device)) \
   X(cuDeviceSetMemPool, (number device, word pool)) \
   X(cuStreamBeginCapture, (word stream)) \
   X(cuStreamBeginCapture_ptsz, (word stream)) \
@@ -52,13 +58,18 @@
   X(cuIpcOpenMemHandle, (word at, bytes_64 handle, number flags)) \
   X(cuIpcOpenMemHandle_v2, (word at, bytes_64 handle, number flags)) \
   X(cuIpcCloseMemHandle, (word at)) \
-  /* Memory of other kinds, which is counted: service/memory/other_memory.cpp. */ \
+  /* Memory of other kinds, which the driver serves within the limit: service/memory/other_memory.cpp. */ \
   X(cuMemAllocManaged, (word at, word bytes, number flags)) \
   X(cuMemCreate, (word handle, word bytes, word properties, word flags)) \
+  X(cuMemRelease, (word handle)) \
+  X(cuMemMap, (word at, word bytes, word offset, word handle, word flags)) \
+  X(cuMemUnmap, (word at, word bytes)) \
   X(cuMemRetainAllocationHandle, (word handle, word at)) \
   X(cuArrayCreate_v2, (word array, word descriptor)) \
   X(cuArray3DCreate_v2, (word array, word descriptor)) \
-  X(cuMipmappedArrayCreate, (word array, word descriptor, number levels))
+  X(cuMipmappedArrayCreate, (word array, word descriptor, number levels)) \
+  X(cuArrayDestroy, (word array)) \
+  X(cuMipmappedArrayDestroy, (word array))
 // clang-format on
 
 namespace stillmap::preload {

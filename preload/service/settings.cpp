@@ -14,22 +14,52 @@ const char *variable(const char *name) noexcept {
   return text != nullptr && *text != 0 ? text : nullptr;
 }
 
-// A positive number; 0: there is none, which is reported where the variable is set.
-std::uint64_t number_of(const char *name, const char *unit, const char *otherwise) {
+// What a variable says, as a number; without one that can be read, `usual`.
+template <class Number>
+Number read_number(const char *name, Number usual, Number least, const char *what) {
   const char *const text = variable(name);
-  if (text == nullptr) return 0;
+  if (text == nullptr) return usual;
   const std::string_view s = text;
-  std::uint64_t number = 0;
-  const auto [end, failed] = std::from_chars(s.data(), s.data() + s.size(), number);
-  if (failed == std::errc() && end == s.data() + s.size() && number != 0) return number;
-  std::fprintf(stderr, "stillmap: %s=%s is no number of %s: %s\n", name, text, unit, otherwise);
-  return 0;
+  Number value = 0;
+  const auto [end, failed] = std::from_chars(s.data(), s.data() + s.size(), value);
+  if (failed == std::errc() && end == s.data() + s.size() && value >= least) return value;
+  std::fprintf(stderr, "stillmap: %s=%s is no %s\n", name, text, what);
+  return usual;
+}
+
+share_settings read_share(std::size_t limit) {
+  const char *const text = variable("STILLMAP_PRELOAD_SHARE");
+  if (text == nullptr) return {};
+  auto share = parse_share(text, "STILLMAP_PRELOAD_SHARE");
+  if (!share) {
+    std::fprintf(stderr, "stillmap: %s: memory is not shared\n", share.error().message().c_str());
+    return {};
+  }
+  share->terms.maximum = limit == SIZE_MAX ? UINT64_MAX : limit;
+  share->terms.minimum = read_number("STILLMAP_PRELOAD_MINIMUM", std::uint64_t{0}, std::uint64_t{0},
+                                     "number of bytes: there is no minimum");
+  share->terms.priority =
+      read_number("STILLMAP_PRELOAD_PRIORITY", 0, INT32_MIN, "number: the priority is 0");
+  return std::move(*share);
+}
+
+allocator_kind read_allocator() {
+  const char *const text = variable("STILLMAP_PRELOAD_ALLOCATOR");
+  const std::string_view kind = text != nullptr ? text : "stillmap";
+  if (kind == "driver") return allocator_kind::driver;
+  if (kind != "stillmap") {
+    std::fprintf(stderr,
+                 "stillmap: STILLMAP_PRELOAD_ALLOCATOR=%s is neither stillmap nor driver: it is "
+                 "stillmap\n",
+                 text);
+  }
+  return allocator_kind::stillmap;
 }
 
 settings read() {
   settings out;
-  if (const auto bytes = number_of("STILLMAP_PRELOAD_LIMIT", "bytes", "there is no limit"))
-    out.limit = bytes;
+  out.limit = read_number("STILLMAP_PRELOAD_LIMIT", std::size_t{SIZE_MAX}, std::size_t{1},
+                          "number of bytes: there is no limit");
   if (const char *const text = variable("STILLMAP_PRELOAD_TAG")) out.tag = text;
   if (const char *const text = variable("STILLMAP_PRELOAD_IPC")) {
     const std::string_view s = text;
@@ -45,8 +75,11 @@ settings read() {
     if (std::string_view(text) != "1") out.control_folder = text;
   }
   constexpr std::uint64_t longest = 24 * 3'600'000;
-  if (const auto ms = number_of("STILLMAP_PRELOAD_CONTROL_TIMEOUT", "milliseconds", "it is 10000"))
-    out.control_timeout = std::chrono::milliseconds(std::min(ms, longest));
+  const std::uint64_t ms = read_number("STILLMAP_PRELOAD_CONTROL_TIMEOUT", std::uint64_t{10'000},
+                                       std::uint64_t{1}, "number of milliseconds: it is 10000");
+  out.control_timeout = std::chrono::milliseconds(std::min(ms, longest));
+  out.allocator = read_allocator();
+  out.share = read_share(out.limit);
   return out;
 }
 

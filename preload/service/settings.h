@@ -7,7 +7,11 @@
 #include <cstdint>
 #include <string>
 
+#include "stillmap/allocators/device_share.h"
+
 namespace stillmap::preload {
+
+enum class allocator_kind : std::uint8_t { stillmap, driver };
 
 struct settings {
   std::size_t limit = SIZE_MAX;  // STILLMAP_PRELOAD_LIMIT: bytes of physical memory on each device
@@ -21,6 +25,10 @@ struct settings {
       control_folder;  // its value: a folder for the sockets, or "1" for abstract names (empty)
   // STILLMAP_PRELOAD_CONTROL_TIMEOUT, in milliseconds: how long a request waits for the program's calls and work.
   std::chrono::milliseconds control_timeout{10'000};
+  // STILLMAP_PRELOAD_ALLOCATOR: driver serves nothing, and counts what the driver serves.
+  allocator_kind allocator = allocator_kind::stillmap;
+  // STILLMAP_PRELOAD_SHARE=gpu0:60GiB, with STILLMAP_PRELOAD_PRIORITY and _MINIMUM; the maximum is the limit.
+  share_settings share{};
 };
 
 // Read once, at the first call. A value that cannot be read is reported on stderr, and not used.

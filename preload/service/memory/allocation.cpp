@@ -4,7 +4,7 @@
 #include "preload/service/memory/heaps.h"
 #include "preload/service/memory/pending.h"
 #include "preload/service/memory/queued_work.h"
-#include "preload/service/memory/statistics.h"
+#include "preload/service/memory/serve_by_driver.h"
 #include "preload/service/serve.h"
 
 namespace stillmap::preload {
@@ -41,9 +41,9 @@ driver_code allocate(caching_allocator &heap, word at, word bytes) noexcept {
 driver_code serve(numbered<function::cuMemAlloc_v2>, word at, word bytes) noexcept {
   caching_allocator *const heap = at != 0 && bytes != 0 ? heaps::current() : nullptr;
   if (heap != nullptr) return allocate(*heap, at, bytes);
-  const driver_code result = pass_on<function::cuMemAlloc_v2>(at, bytes);
-  if (result == code::success) note_passed(passed::not_served, bytes);
-  return result;
+  return allocate_by_driver(at != 0 ? current() : current_place(), held_by::address, at, bytes,
+                            passed::not_served,
+                            [&] { return pass_on<function::cuMemAlloc_v2>(at, bytes); });
 }
 
 driver_code serve(numbered<function::cuMemAllocPitch_v2>, word at, word pitch, word width,
@@ -55,8 +55,11 @@ driver_code serve(numbered<function::cuMemAllocPitch_v2>, word at, word pitch, w
   word bytes = 0;
   caching_allocator *const heap =
       legal && !__builtin_mul_overflow(row, height, &bytes) ? heaps::current() : nullptr;
-  if (heap == nullptr)
-    return pass_on<function::cuMemAllocPitch_v2>(at, pitch, width, height, element);
+  if (heap == nullptr) {
+    return allocate_by_driver(
+        legal ? current() : current_place(), held_by::address, at, bytes, passed::not_served,
+        [&] { return pass_on<function::cuMemAllocPitch_v2>(at, pitch, width, height, element); });
+  }
   const driver_code result = allocate(*heap, at, bytes);
   if (result == code::success) *reinterpret_cast<word *>(pitch) = row;
   return result;
@@ -65,9 +68,8 @@ driver_code serve(numbered<function::cuMemAllocPitch_v2>, word at, word pitch, w
 driver_code serve(numbered<function::cuMemFree_v2>, word at) noexcept {
   caching_allocator *const heap = heaps::owner(at);
   if (heap == nullptr) {
-    const driver_code result = pass_on<function::cuMemFree_v2>(at);
-    note_work();
-    return result;
+    return free_by_driver(served_memory::take_out(held_by::address, at),
+                          [&] { return pass_on<function::cuMemFree_v2>(at); });
   }
   driver_code result = code::success;
   switch (queued_work::wait(result, heap->device().ordinal())) {

@@ -7,8 +7,7 @@
 #include "preload/service/memory/captures.h"
 #include "preload/service/memory/default_pool.h"
 #include "preload/service/memory/heaps.h"
-#include "preload/service/memory/queued_work.h"
-#include "preload/service/memory/statistics.h"
+#include "preload/service/memory/serve_by_driver.h"
 #include "preload/service/serve.h"
 
 namespace stillmap::preload {
@@ -48,25 +47,23 @@ driver_code allocate(word at, word bytes, word stream, default_stream d) noexcep
   if (heap != nullptr && heap->device().capabilities().memory_pools) {
     return allocate(*heap, at, bytes, stream_of(stream, d));
   }
-  const driver_code result = pass_on<f>(at, bytes, stream);
-  if (result == code::success) {
-    note_passed(!from_default ? passed::other_pools
-                : legal       ? passed::not_served
-                              : passed::graph_memory,
-                bytes);
-  }
-  return result;
+  const passed why = !legal         ? passed::graph_memory
+                     : from_default ? passed::not_served
+                                    : passed::other_pools;
+  // Memory of a graph is what the graph needs, not what its nodes allocate.
+  return allocate_by_driver(legal ? current() : current_place(), held_by::address, at, bytes, why,
+                            [&] { return pass_on<f>(at, bytes, stream); });
 }
 
 template <function query, function f>
 driver_code allocate_from_pool(word at, word bytes, word pool, word stream,
                                default_stream d) noexcept {
-  caching_allocator *const heap =
-      at != 0 && bytes != 0 && plain<query>(stream) ? heap_of_pool(pool) : nullptr;
+  const bool legal = at != 0 && bytes != 0 && plain<query>(stream);
+  caching_allocator *const heap = legal ? heap_of_pool(pool) : nullptr;
   if (heap != nullptr) return allocate(*heap, at, bytes, stream_of(stream, d));
-  const driver_code result = pass_on<f>(at, bytes, pool, stream);
-  if (result == code::success) note_passed(passed::other_pools, bytes);
-  return result;
+  return allocate_by_driver(legal ? current() : current_place(), held_by::address, at, bytes,
+                            passed::other_pools,
+                            [&] { return pass_on<f>(at, bytes, pool, stream); });
 }
 
 template <function query, function f>
@@ -74,9 +71,8 @@ driver_code free(word at, word stream, default_stream d) noexcept {
   caching_allocator *const heap = heaps::owner(at);
   // The driver refuses to free in a graph what no graph allocated.
   if (heap == nullptr || !plain<query>(stream)) {
-    const driver_code result = pass_on<f>(at, stream);
-    note_work();
-    return result;
+    return free_by_driver(served_memory::take_out(held_by::address, at),
+                          [&] { return pass_on<f>(at, stream); });
   }
   const status freed =
       exported_blocks::free(*heap, reinterpret_cast<void *>(at), stream_of(stream, d));

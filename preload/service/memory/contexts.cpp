@@ -65,13 +65,6 @@ driver_code serve(numbered<function::cuCtxCreate_v4>, word context, word paramet
                         context);
 }
 
-driver_code serve(numbered<function::cuCtxDestroy_v2>, word context) noexcept {
-  const driver_code result = pass_on<function::cuCtxDestroy_v2>(context);
-  if (result == code::success) contexts::forget(context);
-  note_work();
-  return result;
-}
-
 driver_code serve(numbered<function::cuGetExportTable>, word table, word id) noexcept {
   const driver_code result = pass_on<function::cuGetExportTable>(table, id);
   if (result == code::success) queued_work::note_unseen_calls();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "preload/service/memory/current_context.h"
 #include "preload/service/memory/heaps.h"
 #include "preload/service/memory/peaks.h"
 #include "preload/service/serve.h"
@@ -37,12 +38,11 @@ std::uint64_t ours(caching_allocator &heap, number attribute) noexcept {
 }
 
 bool is_default_pool(word pool) noexcept {
-  number device = 0;
+  const int device = pool != 0 ? current_device() : -1;
   word usual = 0;
-  return pool != 0 &&
-         pass_on<function::cuCtxGetDevice>(reinterpret_cast<word>(&device)) == code::success &&
-         pass_on<function::cuDeviceGetDefaultMemPool>(reinterpret_cast<word>(&usual), device) ==
-             code::success &&
+  return device >= 0 &&
+         pass_on<function::cuDeviceGetDefaultMemPool>(
+             reinterpret_cast<word>(&usual), static_cast<number>(device)) == code::success &&
          pool == usual;
 }
 

@@ -7,6 +7,8 @@
 #include "preload/door.h"
 #include "preload/service/control/operator_socket.h"
 #include "preload/service/ipc/exportable.h"
+#include "preload/service/memory/current_context.h"
+#include "preload/service/memory/device_memory.h"
 #include "preload/service/real_driver.h"
 #include "preload/service/serve.h"
 #include "preload/service/settings.h"
@@ -24,7 +26,7 @@ struct device_heap {
   std::atomic<bool> impossible{false};
   bool exportable = false;  // written before `heap`
 };
-constinit device_heap all[heaps::most_devices];
+constinit device_heap all[device_memory::most_devices];
 constinit mutex creating;
 
 // A child that was forked can use neither the driver nor the allocators: its calls get the driver's errors.
@@ -39,6 +41,10 @@ result<caching_allocator *> make(int ordinal, bool &exportable) {
   STILLMAP_ASSIGN_OR_RETURN(driver *const d, open_real_driver());
   STILLMAP_ASSIGN_OR_RETURN(const device opened, device::open(*d, ordinal));
   caching_allocator_options options;
+  // Not destroyed either: it is no object of its own.
+  device_memory *const memory = device_memory::of(ordinal);
+  memory->join(opened);
+  options.quota = std::shared_ptr<memory_quota>(std::shared_ptr<void>(), memory);
   options.limit = given_settings().limit;
   options.tag = given_settings().tag;
   options.peer_devices = opened.capabilities().peers;
@@ -53,7 +59,7 @@ result<caching_allocator *> make(int ordinal, bool &exportable) {
 constinit std::atomic<int> heaps::end_{0};
 
 caching_allocator *heaps::of_device(int ordinal) noexcept {
-  const bool known = ordinal >= 0 && ordinal < most_devices;
+  const bool known = ordinal >= 0 && ordinal < device_memory::most_devices;
   return known ? all[ordinal].heap.load(std::memory_order_acquire) : nullptr;
 }
 
@@ -62,11 +68,9 @@ bool heaps::exportable(int ordinal) noexcept {
 }
 
 caching_allocator *heaps::current() noexcept {
-  number device = 0;
-  if (pass_on<function::cuCtxGetDevice>(reinterpret_cast<word>(&device)) != code::success)
-    return nullptr;
-  if (device >= static_cast<number>(most_devices)) return nullptr;
-  const int ordinal = static_cast<int>(device);
+  if (given_settings().allocator == allocator_kind::driver) return nullptr;
+  const int ordinal = current_device();
+  if (ordinal < 0 || ordinal >= device_memory::most_devices) return nullptr;
   caching_allocator *const heap = of_device(ordinal);
   return heap != nullptr ? heap : create(ordinal);
 }

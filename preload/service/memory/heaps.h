@@ -10,9 +10,9 @@ namespace stillmap::preload {
 
 class heaps {
  public:
-  static constexpr int most_devices = 64;  // of a further one the driver serves the memory
   // The allocator of the current context's device; created by its first request. nullptr: there is no current
-  // context, or the device cannot be opened: the driver serves the request.
+  // context, the device cannot be opened or is one too many, or STILLMAP_PRELOAD_ALLOCATOR=driver: the driver serves
+  // the request.
   static caching_allocator *current() noexcept;
   // The allocator that an address belongs to; nullptr: none.
   static caching_allocator *owner(word address) noexcept;

@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "preload/lookup/loaded_objects.h"
-#include "preload/service/memory/heaps.h"
 #include "preload/service/memory/room.h"
 #include "preload/service/serve.h"
 
@@ -35,22 +34,31 @@ bool same_uuid(std::string_view text, const std::array<unsigned char, 16> &uuid)
   return digit == 32;
 }
 
-caching_allocator *heap_of(word device) noexcept {
+// By CUDA's order, of which NVML's is independent; -1: it has none there.
+int ordinal_of(word device) noexcept {
   using get_uuid = driver_code(word, char *, number);
   auto *const f = reinterpret_cast<get_uuid *>(find_behind_us("nvmlDeviceGetUUID"));
   std::array<char, 96> text{};
-  if (f == nullptr || f(device, text.data(), text.size()) != code::success) return nullptr;
-  caching_allocator *found = nullptr;
-  heaps::each([&](caching_allocator &heap) {
-    if (same_uuid(text.data(), heap.device().uuid())) found = &heap;
-  });
-  return found;
+  number count = 0;
+  if (f == nullptr || f(device, text.data(), text.size()) != code::success ||
+      pass_on<function::cuDeviceGetCount>(reinterpret_cast<word>(&count)) != code::success) {
+    return -1;
+  }
+  for (number i = 0; i < count; ++i) {
+    std::array<unsigned char, 16> uuid{};
+    if (pass_on<function::cuDeviceGetUuid>(reinterpret_cast<word>(uuid.data()), i) ==
+            code::success &&
+        same_uuid(text.data(), uuid)) {
+      return static_cast<int>(i);
+    }
+  }
+  return -1;
 }
 
 template <class Memory>
 void limit(word device, word to) noexcept {
   Memory &m = *reinterpret_cast<Memory *>(to);
-  const memory_room room = room_of(heap_of(device), m.free, m.total);
+  const memory_room room = room_of(ordinal_of(device), m.free, m.total);
   m.free = room.free;
   m.total = room.total;
   m.used = room.total - std::min(room.total, room.free);

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "preload/service/memory/heaps.h"
+#include "preload/service/memory/device_memory.h"
 #include "stillmap/vmm/base/mutex.h"
 
 namespace stillmap::preload {
@@ -15,7 +15,7 @@ struct earlier_peaks {
   // Those before the allocator's own were reset.
   memory_peaks of[starts] STILLMAP_GUARDED_BY(mutex);
 };
-constinit earlier_peaks all[heaps::most_devices];
+constinit earlier_peaks all[device_memory::most_devices];
 
 memory_peaks now(caching_allocator &heap) noexcept {
   const caching_allocator_stats s = heap.stats();

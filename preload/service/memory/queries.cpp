@@ -1,13 +1,12 @@
 // What the program asks about memory: as for the driver's own, within the limit.
-#include <algorithm>
 #include <cstddef>
 #include <optional>
 
 #include "preload/service/ipc/imported_blocks.h"
+#include "preload/service/memory/current_context.h"
 #include "preload/service/memory/heaps.h"
 #include "preload/service/memory/room.h"
 #include "preload/service/serve.h"
-#include "preload/service/settings.h"
 
 namespace stillmap::preload {
 namespace {
@@ -69,12 +68,7 @@ driver_code serve(numbered<function::cuMemGetInfo_v2>, word free, word total) no
   if (result != code::success) return result;
   auto &free_bytes = *reinterpret_cast<word *>(free);
   auto &total_bytes = *reinterpret_cast<word *>(total);
-  number device = 0;
-  caching_allocator *heap = nullptr;
-  if (pass_on<function::cuCtxGetDevice>(reinterpret_cast<word>(&device)) == code::success) {
-    heap = heaps::of_device(static_cast<int>(device));
-  }
-  const memory_room room = room_of(heap, free_bytes, total_bytes);
+  const memory_room room = room_of(current_device(), free_bytes, total_bytes);
   free_bytes = room.free;
   total_bytes = room.total;
   return result;
@@ -84,7 +78,7 @@ driver_code serve(numbered<function::cuDeviceTotalMem_v2>, word bytes, number de
   const driver_code result = pass_on<function::cuDeviceTotalMem_v2>(bytes, device);
   if (result == code::success) {
     auto &total = *reinterpret_cast<word *>(bytes);
-    total = std::min<word>(total, given_settings().limit);
+    total = room_of(static_cast<int>(device), 0, total).total;
   }
   return result;
 }

@@ -3,20 +3,29 @@
 #include <algorithm>
 
 #include "preload/service/memory/default_pool.h"
+#include "preload/service/memory/device_memory.h"
+#include "preload/service/memory/heaps.h"
 #include "preload/service/settings.h"
 
 namespace stillmap::preload {
 
-memory_room room_of(caching_allocator *heap, word free, word total) noexcept {
+memory_room room_of(int ordinal, word free, word total) noexcept {
   const word limit = given_settings().limit;
-  word reserved = 0, committed = 0;
-  if (heap != nullptr) {
+  word live = 0, kept = 0;
+  if (caching_allocator *const heap = heaps::of_device(ordinal)) {
     const caching_allocator_stats s = heap->stats();
-    reserved = reserved_of_pool(*heap, s.total.live, s.total.committed);
-    committed = std::max<word>(s.total.committed, reserved);
+    live = reserved_of_pool(*heap, s.total.live, s.total.committed);
+    kept = std::max<word>(s.total.committed, live) - live;
   }
-  memory_room room{std::min(free + (committed - reserved), total), std::min(total, limit)};
-  room.free = std::min(room.free, limit - std::min(limit, reserved));
+  memory_room room{std::min(free + kept, total), std::min(total, limit)};
+  if (device_memory *const memory = device_memory::of(ordinal)) {
+    live += memory->served().live;
+    if (const auto quota = memory->room_in_quota()) {
+      room.total = std::min(room.total, quota->limit);
+      room.free = std::min(room.free, quota->free + kept);
+    }
+  }
+  room.free = std::min({room.free, limit - std::min(limit, live), room.total});
   return room;
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "preload/functions/abi.h"
-#include "stillmap/allocators/caching_allocator.h"
 
 namespace stillmap::preload {
 
@@ -12,7 +11,7 @@ struct memory_room {
 };
 
 // From what the driver says of a device. What the allocator keeps for later requests is free to the program, unless the
-// default pool reserves it. A null heap has allocated nothing.
-memory_room room_of(caching_allocator *heap, word free, word total) noexcept;
+// default pool reserves it. -1: the device is not known.
+memory_room room_of(int ordinal, word free, word total) noexcept;
 
 }  // namespace stillmap::preload

@@ -46,11 +46,32 @@ int main(int, char **words) {
   CLIENT_CHECK(n.device_at(0, &n.device));
   std::mt19937 random(seed);
   std::vector<std::pair<CUdeviceptr, std::size_t>> blocks;
+  std::vector<std::pair<CUmemGenericAllocationHandle, std::size_t>>
+      own;  // what it could map itself
+  int maps = 0;
+  CLIENT_CHECK(
+      cuDeviceGetAttribute(&maps, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0));
   std::size_t live = 0, refused = 0;
   for (int step = 0; step < 300; ++step) {
     const std::size_t unit = std::max<std::size_t>(most / 16, 1);
     const std::size_t bytes = 1 + random() % (random() % 4 == 0 ? 4 * unit : unit / 8 + 4096);
-    if (blocks.empty() || random() % 5 < 3) {
+    if (maps != 0 && random() % 6 == 0) {
+      CUmemGenericAllocationHandle handle = 0;
+      const std::size_t size = std::max<std::size_t>(bytes >> 21, 1) << 21;
+      const CUresult r = client::create_memory(&handle, size);
+      if (r == CUDA_ERROR_OUT_OF_MEMORY) {
+        ++refused;
+      } else {
+        CLIENT_CHECK(r);
+        own.emplace_back(handle, size);
+        live += size;
+      }
+    } else if (!own.empty() && random() % 4 == 0) {
+      std::swap(own[random() % own.size()], own.back());
+      CLIENT_CHECK(cuMemRelease(own.back().first));
+      live -= own.back().second;
+      own.pop_back();
+    } else if (blocks.empty() || random() % 5 < 3) {
       CUdeviceptr at = 0;
       std::size_t pitch = 0;
       const bool pitched = random() % 8 == 0;
@@ -106,6 +127,7 @@ int main(int, char **words) {
   CUdeviceptr at = 0;
   CLIENT_EXPECT(cuMemAlloc(&at, most + 1) == CUDA_ERROR_OUT_OF_MEMORY);
   for (const auto &[block, bytes] : blocks) CLIENT_CHECK(cuMemFree(block));
+  for (const auto &[handle, bytes] : own) CLIENT_CHECK(cuMemRelease(handle));
   if (most > (4 << 20)) CLIENT_CHECK(cuMemAlloc(&at, most / 4));
   std::printf("blocks %zu refused %zu\n", blocks.size(), refused);
   return 0;

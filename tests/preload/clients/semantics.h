@@ -49,6 +49,12 @@ inline CUdeviceptr block_of(std::size_t bytes) {
     std::fprintf(stderr, "cuMemAlloc: %d\n", static_cast<int>(r));
   return at;
 }
+inline CUresult create_memory(CUmemGenericAllocationHandle *handle, std::size_t bytes) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  return cuMemCreate(handle, bytes, &properties, 0);
+}
 inline CUstream new_stream() {
   CUstream s = nullptr;
   if (const CUresult r = cuStreamCreate(&s, CU_STREAM_NON_BLOCKING)) {

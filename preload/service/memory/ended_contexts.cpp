@@ -1,0 +1,68 @@
+// Memory that the driver serves ends with its context.
+#include "preload/service/memory/contexts.h"
+#include "preload/service/memory/serve_by_driver.h"
+
+namespace stillmap::preload {
+namespace {
+
+template <class Call>
+driver_code destroy(word context, Call call) noexcept {
+  const driver_code result = free_by_driver(served_memory::take_out_context(context), call);
+  if (result == code::success) contexts::forget(context);
+  return result;
+}
+
+// The primary context of a device, where it has one.
+word primary_context(number device) noexcept {
+  number flags = 0, active = 0;
+  word context = 0;
+  if (pass_on<function::cuDevicePrimaryCtxGetState>(device, reinterpret_cast<word>(&flags),
+                                                    reinterpret_cast<word>(&active)) !=
+          code::success ||
+      active == 0 ||
+      pass_on<function::cuDevicePrimaryCtxRetain>(reinterpret_cast<word>(&context), device) !=
+          code::success) {
+    return 0;
+  }
+  pass_on<function::cuDevicePrimaryCtxRelease_v2>(device);
+  return context;
+}
+
+template <class Call>
+driver_code release_primary(number device, Call call) noexcept {
+  if (!served_memory::any()) return free_by_driver({}, call);
+  const word context = primary_context(device);
+  auto held = served_memory::take_out_context(context);
+  const driver_code result = call();
+  // Others may have retained it.
+  if (primary_context(device) != 0) served_memory::put_back(std::move(held));
+  note_work();
+  return result;
+}
+
+}  // namespace
+
+driver_code serve(numbered<function::cuCtxDestroy>, word context) noexcept {
+  return destroy(context, [&] { return pass_on<function::cuCtxDestroy>(context); });
+}
+driver_code serve(numbered<function::cuCtxDestroy_v2>, word context) noexcept {
+  return destroy(context, [&] { return pass_on<function::cuCtxDestroy_v2>(context); });
+}
+driver_code serve(numbered<function::cuDevicePrimaryCtxRelease>, number device) noexcept {
+  return release_primary(device,
+                         [&] { return pass_on<function::cuDevicePrimaryCtxRelease>(device); });
+}
+driver_code serve(numbered<function::cuDevicePrimaryCtxRelease_v2>, number device) noexcept {
+  return release_primary(device,
+                         [&] { return pass_on<function::cuDevicePrimaryCtxRelease_v2>(device); });
+}
+driver_code serve(numbered<function::cuDevicePrimaryCtxReset>, number device) noexcept {
+  return release_primary(device,
+                         [&] { return pass_on<function::cuDevicePrimaryCtxReset>(device); });
+}
+driver_code serve(numbered<function::cuDevicePrimaryCtxReset_v2>, number device) noexcept {
+  return release_primary(device,
+                         [&] { return pass_on<function::cuDevicePrimaryCtxReset_v2>(device); });
+}
+
+}  // namespace stillmap::preload
