@@ -87,5 +87,50 @@ TEST_F(run_command, memory_that_a_program_allocates_is_served) {
   EXPECT_NE(content(stats).find("\"live_peak_bytes\": "), std::string::npos);
 }
 
+TEST_F(run_command, what_the_driver_serves_is_counted_as_well) {
+  const ran done = run("run --explain --limit 1G --allocator driver -- '" + program() + "' doctor");
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_NE(done.err.find(" 0 allocations served"), std::string::npos) << done.err;
+  EXPECT_NE(done.err.find(" by the driver, at most "), std::string::npos) << done.err;
+  EXPECT_EQ(done.err.find("stillmap: it allocates"), std::string::npos) << done.err;
+  expect_usage("run --allocator mine -- true", "--allocator");
+}
+
+TEST_F(run_command, a_program_takes_part_in_a_quota) {
+  const std::string quota = (folder_ / "quota").string();
+  const ran done = run("run --limit 512M --share '" + quota +
+                       ":1G' --minimum 16M --priority -2 -- '" + program() + "' doctor");
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_NE(done.err.find("allocations served"), std::string::npos) << done.err;
+  EXPECT_EQ(done.err.find("not shared"), std::string::npos) << done.err;
+  const ran status = run("quota status '" + quota + "'");
+  EXPECT_NE(status.out.find("0 B of 1 GiB reserved by 0 process"), std::string::npos) << status.out;
+  const ran events = run("quota watch --for 0.1 --json '" + quota + "'");
+  EXPECT_NE(events.out.find("joined"), std::string::npos) << events.out;
+}
+
+TEST_F(run_command, a_quota_that_cannot_be_joined_is_refused_before_the_program_starts) {
+  expect_usage("run --minimum 1G -- echo started", "--share");
+  expect_usage("run --priority 1 -- echo started", "--share");
+  expect_usage("run --share ':1G' -- echo started", "--share");
+  expect_usage("run --share 'gpu0:much' -- echo started", "--share");
+  const std::string quota = (folder_ / "quota").string();
+  expect_failure("run --share '" + quota + "/gpu0' -- echo started", 3, "/gpu0");
+  expect_usage("run --share '" + quota + ":1G' --minimum 2G -- echo started", "minimum");
+  expect_usage("run --share '" + quota + ":1G' --limit 1M --minimum 2M -- echo started", "minimum");
+  std::ofstream(quota) << "something else";
+  EXPECT_NE(run("run --share '" + quota + "' -- echo started").status, 0);
+  EXPECT_EQ(run("run --share '" + quota + "' -- echo started").out, "");
+  // One that others may write, where everybody makes files.
+  const std::string name = fs::path(folder_).filename().string() + ".share";
+  const std::string path = "/dev/shm/" + name;
+  std::ofstream(path) << "";
+  ASSERT_EQ(::chmod(path.c_str(), 0666), 0);
+  const ran refused = run("run --share '" + name + "' -- echo started");
+  EXPECT_EQ(refused.status, 5) << refused.err;
+  EXPECT_EQ(refused.out, "");
+  fs::remove(path);
+}
+
 }  // namespace
 }  // namespace stillmap::testing

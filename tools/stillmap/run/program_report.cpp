@@ -44,7 +44,9 @@ void add_device(std::string_view line, program_report &r) {
   r.live_peak = std::max(r.live_peak, number(line, "live_peak_bytes"));
   r.committed_peak = std::max(r.committed_peak, number(line, "committed_peak_bytes"));
   r.moved_bytes += number(line, "pages_moved") * number(line, "page_bytes");
-  r.refused += number(line, "out_of_memory");
+  r.refused += number(line, "out_of_memory") + number(line, "driver_out_of_memory");
+  r.driver_allocations += number(line, "driver_allocations");
+  r.driver_live_peak = std::max(r.driver_live_peak, number(line, "driver_live_peak_bytes"));
 }
 
 void add_passed(std::string_view line, program_report &r) {
@@ -100,6 +102,11 @@ std::string describe(const program_report &r) {
   if (r.moved_bytes != 0) {
     out += fmt::format("  {} of free memory were mapped to where they were needed\n",
                        format_bytes(r.moved_bytes));
+  }
+  if (r.driver_allocations != 0) {
+    out +=
+        fmt::format("  {} by the driver, at most {} live\n",
+                    counted(r.driver_allocations, "allocation"), format_bytes(r.driver_live_peak));
   }
   if (r.refused != 0) out += fmt::format("  {} found no memory\n", counted(r.refused, "request"));
   for (const program_report::passed &p : r.passed_on) {

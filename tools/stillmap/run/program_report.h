@@ -10,6 +10,8 @@ namespace stillmap::tool {
 struct program_report {
   // Sums over all processes and devices; peaks are those of the process with the largest.
   std::uint64_t allocations = 0, live_peak = 0, committed_peak = 0, moved_bytes = 0, refused = 0;
+  // Of memory that the driver serves, and whose size is known.
+  std::uint64_t driver_allocations = 0, driver_live_peak = 0;
   struct passed {
     std::string kind;
     std::uint64_t calls = 0, bytes = 0;

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <climits>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +18,7 @@
 #include "tools/stillmap/common/run_program.h"
 #include "tools/stillmap/run/loadable_program.h"
 #include "tools/stillmap/run/program_report.h"
+#include "tools/stillmap/run/program_share.h"
 
 namespace stillmap::tool {
 namespace {
@@ -28,7 +30,8 @@ constexpr const char *service_name = "libstillmap_preload_service.so";
 
 struct run_options {
   std::uint64_t limit = 0;
-  std::string tag, stats, record, ipc;
+  program_share share;
+  std::string allocator, tag, stats, record, ipc;
   bool control = false, explain = false, quiet = false;
   std::vector<std::string> program;
 };
@@ -103,6 +106,11 @@ outcome<std::vector<std::string>> variables_of(const run_options &o, const std::
   }
   std::vector<std::string> out{preload, "STILLMAP_PRELOAD_STATS=" + reports + "/%p"};
   if (o.limit != 0) out.push_back(fmt::format("STILLMAP_PRELOAD_LIMIT={}", o.limit));
+  if (!o.allocator.empty()) out.push_back("STILLMAP_PRELOAD_ALLOCATOR=" + o.allocator);
+  program_share share = o.share;
+  share.maximum = o.limit;
+  STILLMAP_ASSIGN_OR_RETURN(const auto shares, variables_of(share));
+  out.insert(out.end(), shares.begin(), shares.end());
   if (!o.tag.empty()) out.push_back("STILLMAP_PRELOAD_TAG=" + o.tag);
   if (o.control) out.emplace_back("STILLMAP_PRELOAD_CONTROL=1");
   if (!o.ipc.empty()) out.push_back(fmt::format("STILLMAP_PRELOAD_IPC={:d}", o.ipc == "on"));
@@ -155,6 +163,17 @@ void add_run_command(command &root) {
       "is served by Stillmap, all else by the driver. The exit status is the program's.");
   c.ends_with_program = true;
   c.size("--limit", o.limit, "the most memory the program gets, on each device");
+  c.text(
+      "--share", o.share.quota, "QUOTA[:LIMIT]",
+      "take part in a shared quota of the device: programs that do ask each other for memory. The "
+      "limit is that of all of them, where nobody takes part yet (default: the device's memory); "
+      "--limit is the program's own maximum");
+  c.number("--priority", o.share.priority, INT_MIN, INT_MAX, "N",
+           "with --share: it is served before those of lower priority (default: 0)");
+  c.size("--minimum", o.share.minimum, "with --share: what it gets whatever others hold");
+  c.text("--allocator", o.allocator, "stillmap|driver",
+         "who serves the program's memory; driver: limit, figures and report work as with "
+         "stillmap, to compare both (default: stillmap)");
   c.text("--tag", o.tag, "TAG", "the tag of its memory (default: program)");
   c.flag("--control", o.control, "obey an operator: stillmap task list, suspend, resume, snapshot");
   c.text("--ipc", o.ipc, "on|off",
