@@ -27,7 +27,7 @@ class door {
   // that goes on then.
   class passage {
    public:
-    explicit passage(bool waits) noexcept {
+    [[gnu::always_inline]] explicit passage(bool waits) noexcept {
       if (!waits) return;
       calls_ = mine != nullptr ? mine : enter_thread();
       const std::uint32_t before = calls_->under_way.load(std::memory_order_relaxed);
@@ -40,7 +40,7 @@ class door {
         wait(*calls_);
       std::atomic_signal_fence(std::memory_order_seq_cst);
     }
-    ~passage() {
+    [[gnu::always_inline]] ~passage() {
       if (calls_ == nullptr) return;
       calls_->under_way.store(calls_->under_way.load(std::memory_order_relaxed) - 1,
                               std::memory_order_release);

@@ -18,17 +18,17 @@ void *pointer(word address) noexcept {
 }
 
 // Frees what captures have kept, where that is possible now.
-bool free_kept(int ordinal) noexcept {
+bool free_kept(const caching_allocator &heap) noexcept {
   if (!any_pending()) return false;
   driver_code ignored = code::success;
-  if (queued_work::wait(ignored, ordinal) != queued_work::outcome::done) return false;
+  if (queued_work::wait(ignored, heap) != queued_work::outcome::done) return false;
   free_pending();
   return true;
 }
 
 driver_code allocate(caching_allocator &heap, word at, word bytes) noexcept {
   auto block = heap.allocate(bytes, stream_ref::legacy());
-  if (!block && block.error().is(errc::out_of_memory) && free_kept(heap.device().ordinal())) {
+  if (!block && block.error().is(errc::out_of_memory) && free_kept(heap)) {
     block = heap.allocate(bytes, stream_ref::legacy());
   }
   if (!block) return code_of(block.error());
@@ -72,7 +72,7 @@ driver_code serve(numbered<function::cuMemFree_v2>, word at) noexcept {
                           [&] { return pass_on<function::cuMemFree_v2>(at); });
   }
   driver_code result = code::success;
-  switch (queued_work::wait(result, heap->device().ordinal())) {
+  switch (queued_work::wait(result, *heap)) {
     case queued_work::outcome::failed:
       return result;
     case queued_work::outcome::capturing:

@@ -68,7 +68,6 @@ bool heaps::exportable(int ordinal) noexcept {
 }
 
 caching_allocator *heaps::current() noexcept {
-  if (given_settings().allocator == allocator_kind::driver) return nullptr;
   const int ordinal = current_device();
   if (ordinal < 0 || ordinal >= device_memory::most_devices) return nullptr;
   caching_allocator *const heap = of_device(ordinal);
@@ -78,6 +77,10 @@ caching_allocator *heaps::current() noexcept {
 caching_allocator *heaps::create(int ordinal) noexcept {
   device_heap &place = all[ordinal];
   if (place.impossible.load(std::memory_order_relaxed)) return nullptr;
+  if (given_settings().allocator == allocator_kind::driver) {
+    place.impossible.store(true, std::memory_order_relaxed);
+    return nullptr;
+  }
   const lock_guard lock(creating);
   if (caching_allocator *const made = of_device(ordinal)) return made;
   const auto made =

@@ -9,7 +9,8 @@ namespace stillmap::preload {
 constinit std::atomic<int> queued_work::waits_{0};
 constinit std::atomic<bool> queued_work::always_{false};
 
-queued_work::outcome queued_work::wait(driver_code &result, int ordinal) noexcept {
+queued_work::outcome queued_work::wait(driver_code &result,
+                                       const caching_allocator &heap) noexcept {
   result = code::success;
   if (captures::under_way()) return outcome::capturing;
   const auto none = [] { return !work_may_be_queued.load(std::memory_order_acquire); };
@@ -20,7 +21,7 @@ queued_work::outcome queued_work::wait(driver_code &result, int ordinal) noexcep
   }
   waits_.fetch_add(1, std::memory_order_relaxed);
   work_may_be_queued.exchange(false, std::memory_order_acq_rel);
-  result = wait_for(ordinal);
+  result = wait_for(heap.device().ordinal());
   if (result != code::success) note_work();
   waits_.fetch_sub(1, std::memory_order_release);
   return result == code::success ? outcome::done : outcome::failed;

@@ -9,6 +9,7 @@
 #include <atomic>
 
 #include "preload/functions/work_flag.h"
+#include "stillmap/allocators/caching_allocator.h"
 
 namespace stillmap::preload {
 
@@ -17,8 +18,8 @@ class queued_work {
   // Waits for all that is queued in the current context. While a stream captures a graph, nothing can wait:
   // `capturing`.
   enum class outcome { done, capturing, failed };
-  // `ordinal`: the device of the memory, which may be another one than the current context's.
-  static outcome wait(driver_code &code, int ordinal) noexcept;
+  // `heap`: that of the memory, whose device may be another one than the current context's.
+  static outcome wait(driver_code &code, const caching_allocator &heap) noexcept;
 
   // From now on work may be queued by calls that no wrapper sees: each wait is a call.
   static void note_unseen_calls() noexcept { always_.store(true, std::memory_order_release); }
