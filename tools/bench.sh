@@ -29,5 +29,13 @@ for source in "$STILLMAP_ROOT"/bench/*_bench.cpp; do
   reports+=("$STILLMAP_ROOT/out/bench/$name.json")
   (cd "$STILLMAP_ROOT" && "bazel-bin/bench/$name" --benchmark_out="out/bench/$name.json" "${options[@]}")
 done
+# A program that nobody changed, without the preload and with it.
+for library in "" libstillmap_preload.so; do
+  name=preload_calls${library:+_preloaded}
+  say "$name"
+  reports+=("$STILLMAP_ROOT/out/bench/$name.json")
+  (cd "$STILLMAP_ROOT" && LD_PRELOAD="${library:+$STILLMAP_ROOT/bazel-bin/preload/$library}" bazel-bin/bench/preload_calls \
+    --benchmark_out="out/bench/$name.json" ${library:+"--benchmark_context=preload=$library"} "${options[@]}")
+done
 ((${#reports[@]})) || die "there are no benchmarks in bench/"
 "$STILLMAP_ROOT/tools/bench_table.py" "${reports[@]}"

@@ -132,6 +132,8 @@ def main(arguments):
             print("\n".join("%s: %s%s" % (k, v, "  " if markdown else "") for k, v in machine.items()))
             said = machine
         title = report["context"].get("executable", path).split("/")[-1]
+        if "preload" in report["context"]:
+            title += " with " + report["context"]["preload"]
         print("\n%s%s\n" % ("## " if markdown else "== ", title))
         print(text)
     return 0
