@@ -70,7 +70,7 @@ class door {
   static void become_child() noexcept;
   static void wait(thread_calls &calls) noexcept;
 
-  static thread_local thread_calls *mine;
+  static constinit thread_local thread_calls *mine;
   static std::atomic<std::uint32_t> closed;  // a futex: 1 while calls are held
   static std::atomic<bool> fence_in_calls;
 };

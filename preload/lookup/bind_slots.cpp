@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "preload/functions/function_list.h"
+#include "preload/functions/known_device.h"
 #include "preload/lookup/elf_object.h"
 #include "preload/lookup/loaded_objects.h"
 
@@ -98,6 +99,7 @@ void unbind_variables() noexcept {
 }
 
 void bind_namespace_of(const link_map *member) noexcept {
+  known_device::never_again();  // these calls pass no wrapper
   const link_map *first = member;
   while (first->l_prev != nullptr) first = first->l_prev;
   for (const link_map *m = first; m != nullptr; m = m->l_next) {

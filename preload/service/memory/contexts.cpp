@@ -1,5 +1,6 @@
 #include "preload/service/memory/contexts.h"
 
+#include "preload/functions/known_device.h"
 #include "preload/service/memory/queued_work.h"
 #include "preload/service/serve.h"
 
@@ -67,7 +68,10 @@ driver_code serve(numbered<function::cuCtxCreate_v4>, word context, word paramet
 
 driver_code serve(numbered<function::cuGetExportTable>, word table, word id) noexcept {
   const driver_code result = pass_on<function::cuGetExportTable>(table, id);
-  if (result == code::success) queued_work::note_unseen_calls();
+  if (result == code::success) {
+    queued_work::note_unseen_calls();
+    known_device::never_again();
+  }
   return result;
 }
 

@@ -1,14 +1,40 @@
 #include "preload/service/memory/current_context.h"
 
+#include "preload/functions/known_device.h"
 #include "preload/service/serve.h"
 
 namespace stillmap::preload {
 
-int current_device() noexcept {
+namespace {
+
+// What a newer driver has beside the table, a program that is linked to it calls without a wrapper.
+void stop_if_driver_is_newer() noexcept {
+  static const bool done = [] {
+    int version = 0;
+    if (pass_on<function::cuDriverGetVersion>(reinterpret_cast<word>(&version)) != code::success ||
+        version > newest_version) {
+      known_device::never_again();
+    }
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
+[[gnu::noinline]] int ask_for_device() noexcept {
+  stop_if_driver_is_newer();
+  const std::uint32_t era = known_device::era();
   number device = 0;
-  return pass_on<function::cuCtxGetDevice>(reinterpret_cast<word>(&device)) == code::success
-             ? static_cast<int>(device)
-             : -1;
+  if (pass_on<function::cuCtxGetDevice>(reinterpret_cast<word>(&device)) != code::success)
+    return -1;
+  known_device::set(era, static_cast<int>(device));
+  return static_cast<int>(device);
+}
+
+}  // namespace
+
+int current_device() noexcept {
+  if (const int known = known_device::get(); known >= 0) return known;
+  return ask_for_device();
 }
 
 current_place current() noexcept {
