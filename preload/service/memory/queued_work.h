@@ -18,13 +18,17 @@ class queued_work {
   // Waits for all that is queued in the current context. While a stream captures a graph, nothing can wait:
   // `capturing`.
   enum class outcome { done, capturing, failed };
-  // `heap`: that of the memory, whose device may be another one than the current context's.
+  // The device of the memory may be another one than the current context's. `heap`: as its device, which is asked for
+  // only where something is queued.
   static outcome wait(driver_code &code, const caching_allocator &heap) noexcept;
+  static outcome wait(driver_code &code, int ordinal) noexcept;
 
   // From now on work may be queued by calls that no wrapper sees: each wait is a call.
   static void note_unseen_calls() noexcept { always_.store(true, std::memory_order_release); }
 
  private:
+  static bool nothing() noexcept;
+  static outcome wait_now(driver_code &code, int ordinal) noexcept;
   static driver_code wait_for(int ordinal) noexcept;
 
   // Waits under way: what they wait for is not noted any more, and has not ended.
