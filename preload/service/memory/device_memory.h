@@ -1,5 +1,5 @@
 // The device memory that the program has: what the allocator holds for it, and what the driver serves. Both count
-// against its limit, and are reserved in the quota that it takes part in. docs/programs.md#the-limit
+// against its limit, and are reserved in the quota that it takes part in. docs/program_memory.md#the-limit
 #pragma once
 
 #include <atomic>
