@@ -41,8 +41,8 @@ std::vector<copy_step> steps_of(const image::reader &from, const selected_memory
 class contents_reader {
  public:
   contents_reader(const device &d, const image::reader &from, const restore_options &options,
-                  std::vector<copy_step> steps)
-      : device_(d), from_(from), options_(options), steps_(std::move(steps)) {
+                  std::vector<copy_step> steps, std::atomic<bool> *writes)
+      : device_(d), from_(from), options_(options), steps_(std::move(steps)), writes_(writes) {
     for (const copy_step &s : steps_) progress_.total_bytes += from_.chunks()[s.chunk].bytes;
   }
 
@@ -86,6 +86,7 @@ class contents_reader {
 
   status copy(const copy_step &step, std::span<std::byte> buffer, std::size_t stream) {
     STILLMAP_RETURN_IF_ERROR(from_.read_chunk(step.chunk, buffer));
+    note_writing();
     const status s = copier_->start(checkpoint::direction::to_device, {step.to, buffer.size()},
                                     buffer.data(), stream);
     const status waited = copier_->wait(stream);
@@ -93,15 +94,21 @@ class contents_reader {
   }
 
   status clear(device_address at, std::size_t bytes, std::size_t stream) {
+    note_writing();
     const status s = copier_->clear({at, bytes}, stream);
     const status waited = copier_->wait(stream);
     return s ? waited : s;
+  }
+
+  void note_writing() noexcept {
+    if (writes_ != nullptr) writes_->store(true, std::memory_order_relaxed);
   }
 
   const device &device_;
   const image::reader &from_;
   const restore_options &options_;
   const std::vector<copy_step> steps_;
+  std::atomic<bool> *const writes_;
   std::optional<checkpoint::batch_copier> copier_;
   std::atomic<std::size_t> next_{0};
   std::atomic<bool> stop_{false};
@@ -113,10 +120,11 @@ class contents_reader {
 }  // namespace
 
 status read_contents(const device &d, const image::reader &from, const selected_memory &wanted,
-                     const std::vector<device_address> &at, const restore_options &options) {
+                     const std::vector<device_address> &at, const restore_options &options,
+                     std::atomic<bool> *writes) {
   std::vector<copy_step> steps = steps_of(from, wanted, at);
   if (steps.empty()) return {};
-  return contents_reader(d, from, options, std::move(steps)).run();
+  return contents_reader(d, from, options, std::move(steps), writes).run();
 }
 
 }  // namespace stillmap::snapshot

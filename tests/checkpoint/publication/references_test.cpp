@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "stillmap/checkpoint/common/layout_wire.h"
+#include "stillmap/checkpoint/snapshot/restore_contents.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
 #include "tests/checkpoint/publication/fixture.h"
@@ -112,6 +113,34 @@ TEST_F(references_test, private_copies_are_not_left_out_silently) {
   snapshot::save_options options;
   options.published = checkpoint::published_memory_is::copied;
   ASSERT_DONE(snapshot::save(dev(), both_, path_, options));
+  std::filesystem::remove(path_);
+}
+
+TEST_F(references_test, contents_are_restored_beside_published_memory_that_is_attached) {
+  ASSERT_DONE(snapshot::save(dev(), both_, path_));
+  stillmap::testing::put(dev(), own_->address(), stillmap::testing::pattern(2 * page(), 9));
+  const auto restored = snapshot::restore_contents(dev(), path_);
+  ASSERT_DONE(restored);
+  EXPECT_EQ(restored->bytes, 2 * page());
+  EXPECT_TRUE(holds(dev(), own_->address(), 2 * page(), 2));
+  const auto refused = [&](errc why, std::uint64_t at) {
+    stillmap::testing::put(dev(), own_->address(), stillmap::testing::pattern(2 * page(), 9));
+    const auto no = snapshot::restore_contents(dev(), path_);
+    ASSERT_FALSE(no);
+    EXPECT_TRUE(no.error().is(why)) << no.error().message();
+    EXPECT_EQ(no.error().value, at) << no.error().message();
+    EXPECT_TRUE(holds(dev(), own_->address(), 2 * page(), 9));
+  };
+  const stream s = make_stream();
+  ASSERT_DONE(weights_->make_writable({at_.begin + page(), 1}, s));
+  refused(errc::not_supported, at_.begin.value() + page());
+  weights_.reset();
+  refused(errc::invalid_argument, at_.begin.value());
+  // Its own memory alone.
+  snapshot::restore_contents_options own;
+  own.tags = {"own"};
+  ASSERT_DONE(snapshot::restore_contents(dev(), path_, own));
+  EXPECT_TRUE(holds(dev(), own_->address(), 2 * page(), 2));
   std::filesystem::remove(path_);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "stillmap/checkpoint/snapshot/restore_contents.h"
 #include "stillmap/checkpoint/snapshot/set.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/far_away.h"
@@ -196,6 +197,34 @@ TEST_F(snapshots_without_host_memory, a_set_is_whole_or_not_there) {
   all.note("snapshot sets", one_in(2) == 1
                                 ? " of the calling thread"
                                 : " of the calling thread (one in 7; all from one in 23 on)");
+}
+
+// Where its first byte was written, an error may not be able to say so.
+TEST_F(snapshots_without_host_memory, contents_are_restored_or_the_call_fails) {
+  const std::string path = file("full.smi");
+  const std::vector<std::string> tags{"weights"};
+  growable_buffer weights = memory(0, "weights", 1);
+  ASSERT_DONE(save(dev(), tags, path, one_thread()));
+  restore_contents_options options;
+  options.threads = 1;
+  allocation_sweep all;
+  for (const bool all_after : {false, true}) {
+    all += fail_each_allocation(
+        [&](failing_allocation &failing) {
+          put(dev(), weights.address(), pattern(2 * page(), 9));
+          const held before = held::now(driver());
+          const auto call = [&] { return restore_contents(dev(), path, options); };
+          if (!failing(call)) {
+            EXPECT_EQ(before.more_now(driver()), "");
+            ASSERT_DONE(call());
+          }
+          EXPECT_EQ(before.more_now(driver()), "");
+          expect_pages(weights.address(), 2);
+        },
+        all_after, all_after ? one_in(23) : one_in(7));
+  }
+  EXPECT_GT(all.points, stillmap::testing::fewest_points(10));
+  all.note("contents", one_in(2) == 1 ? "" : " (one in 7; all from one in 23 on)");
 }
 
 }  // namespace
