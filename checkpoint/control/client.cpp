@@ -105,6 +105,16 @@ result<image::written> client::snapshot(
   });
 }
 
+result<snapshot::restored_contents> client::restore(
+    const restore_request &r,
+    const std::function<void(const snapshot_progress &)> &on_progress) const {
+  return with_host_memory("control::client::restore", [&]() -> result<snapshot::restored_contents> {
+    return call<snapshot::restored_contents>(
+        address_, options_,
+        {kind::restore, encode(r), no_timeout, kind::snapshot_progress, decoding(on_progress)});
+  });
+}
+
 result<handoff::sent_memory> client::handoff(const handoff_request &r) const {
   return with_host_memory("control::client::handoff", [&]() -> result<handoff::sent_memory> {
     return call<handoff::sent_memory>(address_, options_, {kind::handoff, encode(r)});

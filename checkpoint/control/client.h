@@ -9,6 +9,7 @@
 #include "stillmap/checkpoint/control/requests.h"
 #include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/checkpoint/image/writer.h"
+#include "stillmap/checkpoint/snapshot/restore_contents.h"
 
 namespace stillmap::control {
 
@@ -18,7 +19,7 @@ struct client_options {
   // How long sending a request, and a response to status(), may take. Other requests take as long
   // as they take; a process that dies meanwhile is noticed at once.
   std::chrono::milliseconds timeout{5'000};
-  // Stops waiting. A snapshot, a handoff whose receiver does not listen, and a migration whose intent is
+  // Stops waiting. A snapshot, a restore that has not begun to write, a handoff whose receiver does not listen, and a migration whose intent is
   // not on record, is then cancelled.
   std::stop_token cancel;
 };
@@ -48,6 +49,15 @@ class client {
   result<image::written> snapshot(
       const snapshot_request &r,
       const std::function<void(const snapshot_progress &)> &on_progress = {}) const;
+  // Writes the contents of an image into the memory that the process has at its addresses. Calls
+  // `on_progress` as snapshot() does: `verifying` while the image is checked and the process runs.
+  // Ensures: failure: nothing changed. But if it failed after the first byte was written, which the
+  //          message says, the contents of that memory are unspecified; the process goes on.
+  // Errors:  invalid_argument (its memory is not where the image's was: value = the first such
+  //          address), and the other errors of snapshot::restore_contents.
+  result<snapshot::restored_contents> restore(
+      const restore_request &r,
+      const std::function<void(const snapshot_progress &)> &on_progress = {}) const;
   result<handoff::sent_memory> handoff(const handoff_request &r) const;
   // Calls `on_progress` as snapshot() does.
   // Ensures: success: the destination owns the task, or its ownership is in doubt: then it stays
@@ -59,7 +69,7 @@ class client {
   // as the owner, the task has been resumed.
   // Errors: invalid_argument (no migration is in doubt).
   result<migration::sent_memory> resolve() const;
-  // Cancels the current snapshot or migration, whichever client requested it, and waits until it
+  // Cancels the current snapshot, restore or migration, whichever client requested it, and waits until it
   // has ended. Returns what was cancelled.
   // Errors: invalid_argument (nothing can be cancelled), busy (too late: it has completed, or is
   //         in doubt).

@@ -26,6 +26,7 @@ enum class request_kind : std::uint32_t {
   migrate,
   abort,
   resolve,
+  restore,
 };
 const char *name_of(request_kind k) noexcept;
 
@@ -96,6 +97,15 @@ struct snapshot_progress {
   bool verifying = false;
   std::uint64_t bytes = 0, total_bytes = 0;  // of contents; while verifying: as stored
   std::uint64_t stored = 0;                  // bytes written so far
+};
+
+// Writes the contents of an image into memory that the process has mapped at its addresses. The
+// controlled process reads the files with its own rights, and no key is sent over the socket.
+struct restore_request {
+  std::vector<std::string> tags{};
+  std::string path{};  // absolute, as the key
+  std::string key{};   // a file with the key of an encrypted image; empty: it is not encrypted
+  bool all = false;    // all memory of the image
 };
 
 struct handoff_request {

@@ -101,6 +101,10 @@ result<bytes> connection_handler::respond(const checkpoint::socket_message &m) {
       return run<snapshot_request>("control::snapshot", m, [&](const auto &r) {
         return executor_.snapshot(r, stop_, [this](const auto &p) { return report(p); });
       });
+    case kind::restore:
+      return run<restore_request>("control::restore", m, [&](const auto &r) {
+        return executor_.restore(r, stop_, [this](const auto &p) { return report(p); });
+      });
     case kind::handoff:
       return run<handoff_request>("control::handoff", m, [&](const auto &r) {
         return while_connected<handoff::sent_memory>(
@@ -144,7 +148,7 @@ void connection_handler::send_progress(kind k, const auto &p, bool at_once) noex
   });
 }
 
-// A snapshot is cancelled if its client is gone, but not if the client only does not read.
+// A snapshot or a restore is cancelled if its client is gone, but not if the client only does not read.
 bool connection_handler::report(const snapshot_progress &p) {
   if (client_is_gone()) return false;
   send_progress(kind::snapshot_progress, p, false);

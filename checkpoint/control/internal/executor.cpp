@@ -21,8 +21,8 @@ using checkpoint::suspended_tag;
 }  // namespace
 
 const char *name_of(request_kind k) noexcept {
-  static constexpr const char *names[] = {"none",    "status",  "suspend", "resume", "snapshot",
-                                          "handoff", "migrate", "abort",   "resolve"};
+  static constexpr const char *names[] = {"none",    "status",  "suspend", "resume",  "snapshot",
+                                          "handoff", "migrate", "abort",   "resolve", "restore"};
   return names[static_cast<std::size_t>(k)];
 }
 
@@ -294,11 +294,7 @@ result<image::written> executor::snapshot(
     STILLMAP_ASSIGN_OR_RETURN(options.image.parent, image::reader::open(r.parent, parents));
   }
   options.image.on_progress = [&](const image::write_progress &p) {
-    {
-      const lock_guard lock(mutex_);
-      job_.bytes = p.bytes;
-      job_.total_bytes = p.total_bytes;
-    }
+    set_progress(p.bytes, p.total_bytes);
     const bool verifying = p.phase == image::write_phase::verifying;
     if (!on_progress({verifying, p.bytes, p.total_bytes, p.stored})) cancel.request_stop();
   };
@@ -308,6 +304,52 @@ result<image::written> executor::snapshot(
   resume_task(tags);
   if (saved) my_turn->succeeded();
   return saved;
+}
+
+void executor::set_progress(std::uint64_t done, std::uint64_t total) {
+  const lock_guard lock(mutex_);
+  job_.bytes = done;
+  job_.total_bytes = total;
+}
+
+result<snapshot::restored_contents> executor::restore(
+    const restore_request &r, std::stop_token stop,
+    const std::function<bool(const snapshot_progress &)> &on_progress) {
+  STILLMAP_ASSIGN_OR_RETURN(const auto my_turn, take_turn(request_kind::restore, stop));
+  std::stop_source cancel = my_turn->cancel();
+  snapshot::restore_contents_options options;
+  options.tags = r.tags;
+  options.cancel = cancel.get_token();
+  options.image.cancel = options.cancel;
+  if (!r.key.empty()) {
+    STILLMAP_ASSIGN_OR_RETURN(const auto key,
+                              checkpoint::read_key(r.key, checkpoint::secrecy::owner));
+    options.image.key = image::secret_key{key};
+  }
+  STILLMAP_ASSIGN_OR_RETURN(const auto image, image::reader::open(r.path, options.image));
+  // What would be refused anyway, and a damaged image, do not stop the application. Its memory may
+  // change until it is stopped, so the memory is looked at again then.
+  STILLMAP_RETURN_IF_ERROR(snapshot::check_mapped_as_saved(device_, image, r.tags));
+  image::verify_options verify;
+  verify.cancel = options.cancel;
+  verify.on_progress = [&](const image::verify_progress &p) {
+    set_progress(p.bytes, p.total_bytes);
+    if (!on_progress({true, p.bytes, p.total_bytes, 0})) cancel.request_stop();
+  };
+  STILLMAP_RETURN_IF_ERROR(image.verify(verify));
+  options.verify = false;
+  options.on_progress = [&](const snapshot::restore_progress &p) {
+    set_progress(p.bytes, p.total_bytes);
+    static_cast<void>(on_progress({false, p.bytes, p.total_bytes, 0}));
+  };
+  const std::vector<std::string> tags = r.all ? image.manifest().tags : r.tags;
+  STILLMAP_RETURN_IF_ERROR(quiesce(tags, options.cancel));
+  if (options_.idle) options.idle = options_.idle();
+  if (!on_progress({})) cancel.request_stop();  // the client left meanwhile
+  auto restored = snapshot::restore_contents(device_, image, options);
+  resume_task(tags);
+  if (restored) my_turn->succeeded();
+  return restored;
 }
 
 result<handoff::sent_memory> executor::handoff(const handoff_request &r, std::stop_token stop,

@@ -13,6 +13,7 @@
 #include "stillmap/checkpoint/control/server_options.h"
 #include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/checkpoint/image/writer.h"
+#include "stillmap/checkpoint/snapshot/restore_contents.h"
 #include "stillmap/vmm/base/mutex.h"
 #include "stillmap/vmm/device.h"
 
@@ -37,6 +38,10 @@ class executor {
   // `on_progress` is called by one thread at a time; false cancels.
   result<image::written> snapshot(
       const snapshot_request &r, std::stop_token stop,
+      const std::function<bool(const snapshot_progress &)> &on_progress);
+  // `on_progress` as of snapshot(); false cancels until the first byte is written.
+  result<snapshot::restored_contents> restore(
+      const restore_request &r, std::stop_token stop,
       const std::function<bool(const snapshot_progress &)> &on_progress);
   // `waits`: cancels it until the receiver listens.
   result<handoff::sent_memory> handoff(const handoff_request &r, std::stop_token stop,
@@ -77,6 +82,7 @@ class executor {
   result<checkpoint::suspender *> get_suspender();
   result<migration::send_options> send_options_for(const migrate_request &r) const;
   void set_progress(const migration::progress &p) STILLMAP_EXCLUDES(mutex_);
+  void set_progress(std::uint64_t done, std::uint64_t total) STILLMAP_EXCLUDES(mutex_);
   void finish(std::unique_ptr<active_migration> m, const migration::sent_memory &sent) noexcept
       STILLMAP_EXCLUDES(mutex_);
 

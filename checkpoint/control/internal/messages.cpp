@@ -20,7 +20,8 @@ using checkpoint::wire_writer;
 template <class T>
 concept request = std::same_as<T, empty_request> || std::same_as<T, suspend_request> ||
     std::same_as<T, resume_request> || std::same_as<T, snapshot_request> ||
-    std::same_as<T, handoff_request> || std::same_as<T, migrate_request>;
+    std::same_as<T, handoff_request> || std::same_as<T, migrate_request> ||
+    std::same_as<T, restore_request>;
 
 tl::unexpected<error> malformed(const char *what) {
   return make_error(errc::corrupt, what);
@@ -85,10 +86,16 @@ void fields(Wire &w, field_of<Wire, migrate_request> &r) {
 }
 
 template <class Wire>
+void fields(Wire &w, field_of<Wire, restore_request> &r) {
+  tags(w, r);
+  w(r.path, r.key);
+}
+
+template <class Wire>
 void fields(Wire &w, field_of<Wire, process_status> &s) {
   w(s.pid, s.device, s.ordinal, s.uuid, s.page_bytes, s.memory_total, s.memory_free);
   auto elapsed = static_cast<std::uint64_t>(s.job.elapsed.count());
-  w(up_to(s.job.request, request_kind::resolve), elapsed, s.job.bytes, s.job.total_bytes,
+  w(up_to(s.job.request, request_kind::restore), elapsed, s.job.bytes, s.job.total_bytes,
     up_to(s.job.step, migration::step::running_recorded), s.job.round, s.job.bytes_sent,
     s.job.in_doubt, s.omitted_tags, s.omitted_mapped_bytes, s.omitted_suspended_bytes);
   if constexpr (Wire::reads) {
@@ -114,6 +121,11 @@ void fields(Wire &w, field_of<Wire, image::written> &x) {
 }
 
 template <class Wire>
+void fields(Wire &w, field_of<Wire, snapshot::restored_contents> &x) {
+  w(x.image.bytes, x.pages, x.bytes);
+}
+
+template <class Wire>
 void fields(Wire &w, field_of<Wire, handoff::sent_memory> &s) {
   w(s.blocks, s.places, s.pages, s.bytes, s.unmapped, s.to.pid, s.to.uid, s.to.gid);
 }
@@ -131,7 +143,7 @@ void fields(Wire &w, field_of<Wire, migration::progress> &p) {
 
 template <class Wire>
 void fields(Wire &w, field_of<Wire, request_kind> &aborted) {
-  w(up_to(aborted, request_kind::resolve));
+  w(up_to(aborted, request_kind::restore));
 }
 
 // The category of an error code. Codes of other categories are sent as `stillmap`.
@@ -209,6 +221,12 @@ status check(const snapshot_request &r) {
     }
   }
   return {};
+}
+
+status check(const restore_request &r) {
+  if (!is_absolute(r.path)) return malformed("an image is not an absolute path");
+  if (r.key.empty() || is_absolute(r.key)) return {};
+  return malformed("a key file is not an absolute path");
 }
 
 status check(const handoff_request &r) {
@@ -293,9 +311,11 @@ STILLMAP_MESSAGE(resume_request);
 STILLMAP_MESSAGE(snapshot_request);
 STILLMAP_MESSAGE(handoff_request);
 STILLMAP_MESSAGE(migrate_request);
+STILLMAP_MESSAGE(restore_request);
 STILLMAP_MESSAGE(process_status);
 STILLMAP_MESSAGE(checkpoint::suspended_tag);
 STILLMAP_MESSAGE(image::written);
+STILLMAP_MESSAGE(snapshot::restored_contents);
 STILLMAP_MESSAGE(handoff::sent_memory);
 STILLMAP_MESSAGE(snapshot_progress);
 STILLMAP_MESSAGE(migration::progress);

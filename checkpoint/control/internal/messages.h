@@ -11,6 +11,7 @@
 #include "stillmap/checkpoint/control/requests.h"
 #include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/checkpoint/image/writer.h"
+#include "stillmap/checkpoint/snapshot/restore_contents.h"
 
 namespace stillmap::control {
 
@@ -24,6 +25,7 @@ enum class kind : std::uint16_t {
   migrate,
   abort,
   resolve,
+  restore,
   snapshot_progress = 0x180,
   response,
   refusal,
@@ -48,8 +50,9 @@ struct resume_request {
 };
 
 // Requests: those two, and those of requests.h. Responses: process_status,
-// suspended_tag, image::written, handoff::sent_memory, migration::sent_memory, and the request_kind
-// that abort has cancelled. Progress: snapshot_progress, migration::progress.
+// suspended_tag, image::written, snapshot::restored_contents, handoff::sent_memory,
+// migration::sent_memory, and the request_kind that abort has cancelled. Progress:
+// snapshot_progress (also of a restore), migration::progress.
 template <class T>
 bytes encode(const T &message);
 // Errors: corrupt (also: relative paths, empty tags, neither tags nor `all`, or

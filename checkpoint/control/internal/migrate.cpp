@@ -168,7 +168,10 @@ result<request_kind> executor::abort(const std::stop_token &stop) {
   const auto refused = [current](errc c, const char *reason) {
     return make_error(c, reason, static_cast<std::uint64_t>(current));
   };
-  if ((current != request_kind::snapshot && current != request_kind::migrate) || job_.in_doubt) {
+  const bool can_be_cancelled = current == request_kind::snapshot ||
+                                current == request_kind::restore ||
+                                current == request_kind::migrate;
+  if (!can_be_cancelled || job_.in_doubt) {
     return refused(errc::invalid_argument,
                    job_.in_doubt ? "the migration has ended and is in doubt: resolve it"
                                  : "no request that can be cancelled is being carried out");

@@ -38,13 +38,18 @@ std::string settles(bytes_view from) {
 }
 
 using check = std::string (*)(bytes_view);
-constexpr check requests[] = {exact<empty_request>,   exact<suspend_request>,
-                              exact<resume_request>,  exact<snapshot_request>,
-                              exact<handoff_request>, exact<migrate_request>};
-constexpr check responses[] = {settles<process_status>,         exact<checkpoint::suspended_tag>,
-                               exact<image::written>,           exact<handoff::sent_memory>,
-                               exact<snapshot_progress>,        settles<migration::progress>,
-                               settles<migration::sent_memory>, exact<request_kind>};
+constexpr check requests[] = {
+    exact<empty_request>,   exact<suspend_request>, exact<resume_request>, exact<snapshot_request>,
+    exact<handoff_request>, exact<migrate_request>, exact<restore_request>};
+constexpr check responses[] = {settles<process_status>,
+                               exact<checkpoint::suspended_tag>,
+                               exact<image::written>,
+                               exact<handoff::sent_memory>,
+                               exact<snapshot_progress>,
+                               settles<migration::progress>,
+                               settles<migration::sent_memory>,
+                               exact<request_kind>,
+                               exact<snapshot::restored_contents>};
 
 std::string run_one_of(std::span<const check> all, bytes_view from) {
   if (from.empty()) return "";
@@ -136,7 +141,8 @@ std::vector<stillmap::testing::fuzz_input> fuzz_corpus() {
       {kind::handoff, encode(handoff_request{{"a"}, "@x"})},
       {kind::migrate, encode(moves)},
       {kind::abort, encode(empty_request{})},
-      {kind::resolve, encode(empty_request{})}};
+      {kind::resolve, encode(empty_request{})},
+      {kind::restore, encode(restore_request{{"a", "b"}, "/x", "/k"})}};
   std::uint8_t which = 0;
   for (const auto &[what, body] : all_requests) {
     if (which < std::size(requests)) add_one_of(fuzz_mode::requests, which++, body);
@@ -166,7 +172,8 @@ std::vector<stillmap::testing::fuzz_input> fuzz_corpus() {
                                  encode(snapshot_progress{true, 1, 2, 3}),
                                  encode(p),
                                  encode(an_outcome_in_doubt()),
-                                 encode(request_kind::migrate)};
+                                 encode(request_kind::migrate),
+                                 encode(snapshot::restored_contents{{}, 1, 2})};
   static_assert(std::size(all_responses) == std::size(responses));
   for (which = 0; which < std::size(all_responses); ++which) {
     add_one_of(fuzz_mode::responses, which, all_responses[which]);

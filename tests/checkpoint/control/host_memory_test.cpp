@@ -148,6 +148,13 @@ TEST_F(control_without_host_memory, a_server_goes_on) {
                  std::filesystem::remove(save.path);
                });
   ASSERT_FALSE(HasFailure());
+  ASSERT_DONE(ask().snapshot(save));
+  sweep_server(
+      [&] {
+        return ask().restore({{"weights"}, save.path});
+      },
+      [&](bool, bool) { EXPECT_TRUE(memory_is_whole()); });
+  ASSERT_FALSE(HasFailure());
   EXPECT_EQ(before.more_now(driver()), "");
   EXPECT_TRUE(memory_is_whole());
   EXPECT_GT(all_.points, stillmap::testing::fewest_points(100));
@@ -189,6 +196,20 @@ TEST_F(control_without_host_memory, a_client_gets_an_error) {
           EXPECT_EQ(still_stopped(), 0);
         },
         all_after);
+    start(counting());
+    ASSERT_DONE(c.snapshot(save));
+    stop();
+    const restore_request back{{"weights"}, save.path};
+    all_ += fail_each_allocation(
+        [&](failing_allocation &failing) {
+          start(counting());
+          (void)failing([&] { return c.restore(back); });
+          stop();
+          EXPECT_TRUE(memory_is_whole());
+          EXPECT_EQ(still_stopped(), 0);
+        },
+        all_after);
+    std::filesystem::remove(save.path);
   }
   EXPECT_GT(all_.points, stillmap::testing::fewest_points(30));
   all_.note("control::client");

@@ -72,6 +72,11 @@ class hostile_client : public control_test {
         .text("key", r.key)
         .text("sign with", r.sign_with);
   }
+  static frame restore_frame(const restore_request &r) {
+    return texts(request(kind::restore).number("all", r.all, 4), "tag", r.tags)
+        .text("path", r.path)
+        .text("key", r.key);
+  }
   static frame handoff_frame(const handoff_request &r) {
     return texts(request(kind::handoff).number("all", r.all, 4), "tag", r.tags)
         .text("to", r.to)
@@ -92,6 +97,7 @@ class hostile_client : public control_test {
   }
   suspend_request a_suspend() const { return {"weights", backing_store::pinned_host, file("")}; }
   snapshot_request a_snapshot() const { return {{"weights"}, file("a.smi"), {}}; }
+  restore_request a_restore() const { return {{"weights"}, file("none.smi"), {}}; }
   handoff_request a_handoff() const { return {{"weights"}, receiver_, 20ms}; }
   migrate_request a_migration() const {
     migrate_request r;
@@ -108,7 +114,7 @@ class hostile_client : public control_test {
   std::vector<frame> all_requests() const {
     return {request(kind::status),        suspend_frame(a_suspend()), resume_frame("weights"),
             snapshot_frame(a_snapshot()), handoff_frame(a_handoff()), migrate_frame(a_migration()),
-            request(kind::abort),         request(kind::resolve)};
+            request(kind::abort),         request(kind::resolve),     restore_frame(a_restore())};
   }
 
   // Writes these bytes and returns whether they were carried out. `ends`: the client sends nothing
@@ -231,6 +237,7 @@ TEST_F(hostile_client, the_scripts_are_requests) {
   EXPECT_EQ(all_requests()[4].body(), encode(a_handoff()));
   EXPECT_EQ(all_requests()[5].body(), encode(a_migration()));
   EXPECT_EQ(all_requests()[6].name(), "abort");
+  EXPECT_EQ(all_requests()[8].body(), encode(a_restore()));
 }
 
 TEST_F(hostile_client, a_lie_in_any_field_has_no_effect) {

@@ -147,6 +147,9 @@ std::vector<answer> answers() {
   for (int i = 0; i < 8; ++i) written.number("counts", 2, 8);
   written.number("direct", 0, 4);
 
+  frame restored = response("restored");
+  for (const char *n : {"image", "image", "pages", "bytes"}) restored.number(n, 4, 8);
+
   frame sent = response("sent");
   for (const char *n : {"blocks", "places", "pages", "bytes"}) sent.number(n, 4, 8);
   sent.number("unmapped", 1, 4).number("pid", 1, 4).number("uid", 2, 4).number("gid", 3, 4);
@@ -176,6 +179,10 @@ std::vector<answer> answers() {
       {status, asks, "status"},
       {suspended, gets([](const client &c) { return c.suspend({"w"}); }), "suspend"},
       {written, saves, "snapshot"},
+      {restored, gets([](const client &c) {
+         return c.restore({{"w"}, "/a"});
+       }),
+       "restore"},
       {sent, gets([](const client &c) {
          return c.handoff({{"w"}, "@x"});
        }),

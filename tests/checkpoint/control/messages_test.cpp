@@ -118,6 +118,7 @@ TEST(messages, what_is_written_about_a_migration_is_read_again) {
     }
   }
   EXPECT_EQ(decode<request_kind>(encode(request_kind::snapshot)), request_kind::snapshot);
+  EXPECT_EQ(decode<request_kind>(encode(request_kind::restore)), request_kind::restore);
 }
 
 TEST(messages, what_is_written_is_read_again) {
@@ -194,6 +195,9 @@ TEST(messages, a_request_names_tags_or_asks_for_all) {
   snapshot_request saves;
   saves.path = "/x";
   expect_one(saves);
+  restore_request restores;
+  restores.path = "/x";
+  expect_one(restores);
   handoff_request gives;
   gives.to = "@x";
   expect_one(gives);
@@ -285,6 +289,8 @@ TEST(messages, what_is_cut_off_or_garbled_is_not_believed) {
                decode<suspend_request>);
   hold_against(encode(resume_request{"t"}), decode<resume_request>);
   hold_against(encode(snapshot_request{{"a"}, "/x", "/y"}), decode<snapshot_request>);
+  hold_against(encode(restore_request{{"a"}, "/x", "/k"}), decode<restore_request>);
+  hold_against(encode(snapshot::restored_contents{{}, 1, 2}), decode<snapshot::restored_contents>);
   hold_against(encode(handoff_request{{"a", "b"}, "/x"}), decode<handoff_request>);
   hold_against(encode(checkpoint::suspended_tag{}), decode<checkpoint::suspended_tag>);
   hold_against(encode(image::written{}), decode<image::written>);
@@ -316,6 +322,11 @@ TEST(messages, what_makes_no_sense_is_refused) {
   EXPECT_FALSE(
       decode<snapshot_request>(encode(snapshot_request{{"a"}, std::string("/x\0y", 4), ""})));
   EXPECT_FALSE(decode<snapshot_request>(encode(snapshot_request{{"a"}, "/x", "y"})));
+  EXPECT_FALSE(decode<restore_request>(encode(restore_request{{}, "/x", ""})));
+  EXPECT_FALSE(decode<restore_request>(encode(restore_request{{"a", ""}, "/x", ""})));
+  EXPECT_FALSE(decode<restore_request>(encode(restore_request{{"a"}, "x", ""})));
+  EXPECT_FALSE(decode<restore_request>(encode(restore_request{{"a"}, "", ""})));
+  EXPECT_FALSE(decode<restore_request>(encode(restore_request{{"a"}, "/x", "key"})));
   EXPECT_FALSE(decode<handoff_request>(encode(handoff_request{{"a"}, ""})));
   EXPECT_FALSE(decode<handoff_request>(encode(handoff_request{{}, "/x"})));
   const auto refused = [](auto change) {
