@@ -36,6 +36,28 @@ class task_commands : public task_test {
   std::string taken() const { return once("receiver.out", "stillmap: ok"); }
 };
 
+TEST_F(task_commands, a_task_goes_back_to_its_image) {
+  const std::string image = file("a.smi"), key = file("key");
+  std::ofstream(key) << std::string(64, 'a');
+  ASSERT_EQ(::chmod(key.c_str(), 0600), 0);
+  expect(run("task snapshot " + where_ + " --all -o '" + image + "' --key '" + key + "'"), 0, {});
+  stillmap::testing::put(dev(), device_address(control::testing::weights_at),
+                         stillmap::testing::pattern(page(), 9));
+  EXPECT_FALSE(is_whole(dev()));
+  expect_usage("task restore " + where_ + " '" + image + "'", "either --tag or --all");
+  expect(run("task restore " + where_ + " '" + image + "' --tag weight"), 3, {"'weights'"});
+  EXPECT_EQ(run("task restore " + where_ + " '" + image + "' --all").status, 2);
+  EXPECT_FALSE(is_whole(dev()));
+  expect(run("task restore " + where_ + " '" + image + "' --all --key '" + key + "'"), 0,
+         {"stillmap: ok: ", "restored from " + image});
+  EXPECT_TRUE(is_whole(dev()));
+  expect(run("task restore --json " + where_ + " '" + image + "' --tag cache --key '" + key + "'"),
+         0, {"\"bytes\": " + std::to_string(2 * page()), "\"pages\": 2"});
+  expect(run("task suspend " + where_ + " cache"), 0, {});
+  EXPECT_NE(run("task restore " + where_ + " '" + image + "' --all --key '" + key + "'").status, 0);
+  expect(run("task resume " + where_ + " cache"), 0, {});
+}
+
 TEST_F(task_commands, a_task_sleeps_and_wakes) {
   expect(
       run("task status " + where_), 0,

@@ -88,6 +88,23 @@ void add_snapshot(command &group) {
   c.json(o.json);
 }
 
+void add_restore(command &group) {
+  const auto [c, o] = group.add(
+      "restore", run_task_restore,
+      "Writes the contents of an image into the memory of a task. The task has its memory at the "
+      "image's addresses: it goes back to an earlier snapshot, or was started again by stillmap "
+      "run "
+      "--control. Otherwise nothing is changed. The process stops its work meanwhile.");
+  add_task(c, o.task);
+  c.argument(o.what.path, "IMAGE", "the image").required();
+  add_tag_option(c, o.what.tags, "restore the memory of this tag; can be repeated");
+  c.flag("--all", o.what.all, "restore all memory of the image");
+  c.text("--key", o.what.key, "FILE",
+         "the key of an encrypted image: a file with 32 bytes, or 64 hexadecimal digits, which the "
+         "process reads and only its user may read (chmod 600)");
+  c.json(o.json);
+}
+
 // Of the commands that hold memory.
 constexpr const char *end_help =
     "Asked to end (Ctrl-C, SIGTERM, SIGHUP, the end of the pipe on standard input), it says what "
@@ -287,15 +304,16 @@ void add_migrate_resolve(command &group) {
 }  // namespace
 
 void add_task_commands(command &root) {
-  command &group = root.add(
-      "task",
-      "Processes with a control server: suspend, save, hand over and migrate their memory; and "
-      "memory that they publish.");
+  command &group = root.add("task",
+                            "Processes with a control server: suspend, save, restore, hand over "
+                            "and migrate their memory; and "
+                            "memory that they publish.");
   add_list(group);
   add_status(group);
   add_suspend(group);
   add_resume(group);
   add_snapshot(group);
+  add_restore(group);
   add_handoff(group);
   add_published(group);
   command &migrate = group.add("migrate", "Move the memory of a running task to another machine.");

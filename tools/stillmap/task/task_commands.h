@@ -55,6 +55,13 @@ struct task_snapshot_options {
 };
 outcome<exit_status> run_task_snapshot(const task_snapshot_options &o);
 
+struct task_restore_options {
+  task_options task;
+  control::restore_request what;
+  bool json = false;
+};
+outcome<exit_status> run_task_restore(const task_restore_options &o);
+
 struct handoff_send_options {
   task_options task;
   control::handoff_request what;
