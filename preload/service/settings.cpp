@@ -14,6 +14,11 @@ const char *variable(const char *name) noexcept {
   return text != nullptr && *text != 0 ? text : nullptr;
 }
 
+// Far from where the kernel places mappings, programs and the sanitizers' shadows.
+constexpr std::uint64_t usual_address = 0x1400'0000'0000;
+// A page of most devices; and half of what a process has, so that there is room behind for further devices.
+constexpr unsigned long long address_unit = 2 << 20, end_of_addresses = 1ull << 46;
+
 // What a variable says, as a number; without one that can be read, `usual`.
 template <class Number>
 Number read_number(const char *name, Number usual, Number least, const char *what) {
@@ -25,6 +30,25 @@ Number read_number(const char *name, Number usual, Number least, const char *wha
   if (failed == std::errc() && end == s.data() + s.size() && value >= least) return value;
   std::fprintf(stderr, "stillmap: %s=%s is no %s\n", name, text, what);
   return usual;
+}
+
+// 0: none is given, or none that can be used.
+std::uint64_t read_address() {
+  const char *const text = variable("STILLMAP_PRELOAD_ADDRESS");
+  if (text == nullptr) return 0;
+  std::string_view digits = text;
+  if (digits.starts_with("0x")) digits.remove_prefix(2);
+  unsigned long long value = 0;
+  const auto [end, failed] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
+  const bool is_address = failed == std::errc() && end == digits.data() + digits.size() &&
+                          value != 0 && value % address_unit == 0 && value < end_of_addresses;
+  if (is_address) return value;
+  std::fprintf(stderr,
+               "stillmap: STILLMAP_PRELOAD_ADDRESS=%s is no multiple of 0x%llx below 0x%llx, in "
+               "hexadecimal: memory has the usual addresses\n",
+               text, address_unit, end_of_addresses);
+  return 0;
 }
 
 share_settings read_share(std::size_t limit) {
@@ -74,6 +98,8 @@ settings read() {
     out.control = true;
     if (std::string_view(text) != "1") out.control_folder = text;
   }
+  out.address = read_address();
+  if (out.address == 0 && out.control) out.address = usual_address;
   constexpr std::uint64_t longest = 24 * 3'600'000;
   const std::uint64_t ms = read_number("STILLMAP_PRELOAD_CONTROL_TIMEOUT", std::uint64_t{10'000},
                                        std::uint64_t{1}, "number of milliseconds: it is 10000");

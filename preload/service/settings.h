@@ -23,6 +23,10 @@ struct settings {
   bool control = false;  // STILLMAP_PRELOAD_CONTROL: answer an operator's requests
   std::string
       control_folder;  // its value: a folder for the sockets, or "1" for abstract names (empty)
+  // STILLMAP_PRELOAD_ADDRESS, hexadecimal: where the addresses of the first device's memory should begin, and those of
+  // each further device's 4 TiB behind. 0: anywhere. With an operator a fixed place by default, so that a program that
+  // is started again finds its memory where an image has it.
+  std::uint64_t address = 0;
   // STILLMAP_PRELOAD_CONTROL_TIMEOUT, in milliseconds: how long a request waits for the program's calls and work.
   std::chrono::milliseconds control_timeout{10'000};
   // STILLMAP_PRELOAD_ALLOCATOR: driver serves nothing, and counts what the driver serves.

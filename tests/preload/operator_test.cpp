@@ -123,6 +123,113 @@ TEST_F(operated, is_saved_and_goes_on) {
   EXPECT_EQ(p->end(), 0);
 }
 
+TEST_F(operated, goes_back_to_what_was_saved) {
+  const auto p = start();
+  const std::string image = file("program.smi");
+  ASSERT_EQ(p->ask("write 66"), "right");
+  ASSERT_TRUE(p->as_operator().snapshot({.tags = {"program"}, .path = image}));
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(p->ask("write 7"), "right");
+    const auto back = p->as_operator().restore({.path = image, .all = true});
+    ASSERT_TRUE(back) << back.error().message();
+    EXPECT_GE(back->bytes, 3 * p->constant_bytes());
+    EXPECT_EQ(p->ask("holds 66"), "right");
+  }
+  ASSERT_EQ(p->ask("work"), "ok");
+  EXPECT_TRUE(p->works());
+  ASSERT_EQ(p->ask("rest"), "ok");
+  const auto suspended = p->as_operator().suspend(whole);
+  ASSERT_TRUE(suspended) << suspended.error().message();
+  const auto refused = p->as_operator().restore({.path = image, .all = true});
+  ASSERT_FALSE(refused);
+  EXPECT_TRUE(refused.error().is(errc::busy)) << refused.error().message();
+  ASSERT_TRUE(p->as_operator().resume("program"));
+  EXPECT_EQ(p->ask("holds 66"), "right");
+  EXPECT_EQ(p->end(), 0);
+}
+
+TEST_F(operated, started_again_has_the_bytes_of_the_first_run_at_its_addresses) {
+  const std::string image = file("program.smi");
+  std::uint64_t address = 0;
+  {
+    const auto first = start();
+    ASSERT_EQ(first->ask("write 66"), "right");
+    address = first->constant_address();
+    ASSERT_TRUE(first->as_operator().snapshot({.tags = {"program"}, .path = image}));
+    first->tell("exit");
+    EXPECT_EQ(first->wait(), 0);
+  }
+  const auto second = start();
+  ASSERT_EQ(second->constant_address(), address);
+  EXPECT_EQ(second->ask("constant"), "right") << "it begins anew";
+  ASSERT_EQ(second->ask("allocate 3"), "ok");  // beyond the image
+  const auto back = second->as_operator().restore({.tags = {"program"}, .path = image});
+  ASSERT_TRUE(back) << back.error().message();
+  EXPECT_EQ(second->ask("holds 66"), "right");
+  ASSERT_EQ(second->ask("work"), "ok");
+  EXPECT_TRUE(second->works());
+  EXPECT_EQ(second->end(), 0);
+}
+
+TEST_F(operated, started_again_is_refused_what_it_has_no_memory_for) {
+  const std::string image = file("program.smi");
+  {
+    const auto first = start();
+    ASSERT_EQ(first->ask("allocate 40"), "ok");
+    ASSERT_TRUE(first->as_operator().snapshot({.tags = {"program"}, .path = image}));
+  }
+  const auto refuses = [&](const operated_program &p) {
+    const auto back = p.as_operator().restore({.path = image, .all = true});
+    ASSERT_FALSE(back);
+    EXPECT_TRUE(back.error().is(errc::invalid_argument)) << back.error().message();
+    EXPECT_NE(back.error().message().find("nothing is mapped"), std::string::npos)
+        << back.error().message();
+    EXPECT_EQ(p.ask("constant"), "right");
+    ASSERT_EQ(p.ask("work"), "ok");
+    EXPECT_TRUE(p.works());
+  };
+  refuses(*start());
+  // Elsewhere.
+  const auto moved = start(1, {"STILLMAP_PRELOAD_ADDRESS=0x180000000000"});
+  EXPECT_GE(moved->constant_address(), 0x1800'0000'0000u);
+  refuses(*moved);
+}
+
+TEST_F(operated, has_its_usual_addresses_where_it_is_given_none_that_could_be) {
+  const std::uint64_t usual = start()->constant_address();
+  for (const char *const wrong : {"0x123", "elsewhere", "0x400000000000", "-1", "0"}) {
+    const auto p = start(1, {std::string("STILLMAP_PRELOAD_ADDRESS=") + wrong});
+    EXPECT_EQ(p->constant_address(), usual) << wrong;
+  }
+}
+
+TEST_F(operated, goes_on_wherever_a_call_of_its_restoration_fails) {
+  if (has_several_devices()) GTEST_SKIP() << "as with one";
+  const auto p = start();
+  const std::string image = file("program.smi");
+  ASSERT_TRUE(p->as_operator().snapshot({.tags = {"program"}, .path = image}));
+  std::uint64_t calls = 0;
+  for (std::uint64_t n = 1;; ++n) {
+    ASSERT_LT(n, 10'000u);
+    ASSERT_EQ(p->ask("write 7"), "right");
+    ASSERT_EQ(p->ask("fail " + std::to_string(n)), "ok");
+    const auto back = p->as_operator().restore({.path = image, .all = true});
+    const bool fired = p->number("fired") != 0;
+    if (!back) {
+      const bool partly = back.error().message().find("unspecified") != std::string::npos;
+      EXPECT_TRUE(partly || p->ask("holds 7") == "right") << back.error().message();
+      ASSERT_TRUE(p->as_operator().restore({.path = image, .all = true})) << "call " << n;
+    }
+    ASSERT_EQ(p->ask("constant"), "right") << "call " << n;
+    if (!fired) break;
+    ++calls;
+  }
+  EXPECT_GT(calls, 10u);
+  ASSERT_EQ(p->ask("work"), "ok");
+  EXPECT_TRUE(p->works());
+  EXPECT_EQ(p->end(), 0);
+}
+
 TEST_F(operated, keeps_its_memory) {
   const auto p = start();
   const auto sent = p->as_operator().handoff({.tags = {"program"}, .to = "@nobody"});

@@ -42,6 +42,13 @@ TEST_F(run_command, says_whether_other_processes_can_map_the_memory) {
   expect_usage("run --ipc maybe -- true", "--ipc");
 }
 
+TEST_F(run_command, the_addresses_of_its_memory_are_the_programs_to_hear) {
+  const std::string says = " -- sh -c 'echo $STILLMAP_PRELOAD_ADDRESS'";
+  EXPECT_EQ(run("run -q --address 0x180000000000" + says).out, "0x180000000000\n");
+  EXPECT_EQ(run("run -q --control" + says).out, "\n");
+  expect_usage("run --address here -- true", "'here' is no address");
+}
+
 TEST_F(run_command, what_does_not_exist_is_not_found) {
   expect_failure("run -- /no/such/program", 3, "cannot start /no/such/program");
   expect_failure("run -- no-such-program", 3,

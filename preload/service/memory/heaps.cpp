@@ -37,6 +37,9 @@ void leave_in_child() noexcept {
   }
 }
 
+// What a program with an operator reserves on a device stays far below it.
+constexpr std::uint64_t addresses_per_device = std::uint64_t{4} << 40;
+
 result<caching_allocator *> make(int ordinal, bool &exportable) {
   STILLMAP_ASSIGN_OR_RETURN(driver *const d, open_real_driver());
   STILLMAP_ASSIGN_OR_RETURN(const device opened, device::open(*d, ordinal));
@@ -47,6 +50,10 @@ result<caching_allocator *> make(int ordinal, bool &exportable) {
   options.quota = std::shared_ptr<memory_quota>(std::shared_ptr<void>(), memory);
   options.limit = given_settings().limit;
   options.tag = given_settings().tag;
+  if (const std::uint64_t address = given_settings().address; address != 0) {
+    options.hint =
+        device_address(address + static_cast<std::uint64_t>(ordinal) * addresses_per_device);
+  }
   options.peer_devices = opened.capabilities().peers;
   exportable = pages_are_exportable(opened);
   if (exportable) options.exportable = handle_type::posix_fd;

@@ -163,6 +163,17 @@ int operate(int devices) {
       std::cout << (holds(opened, block_bytes, constant_byte) ? "right" : "wrong") << std::endl;
     } else if (command == "close") {
       std::cout << static_cast<int>(cuIpcCloseMemHandle(opened)) << std::endl;
+    } else if (command == "write" || command == "holds") {  // another byte in its place
+      int value = 0;
+      words >> value;
+      const auto byte = static_cast<unsigned char>(value);
+      if (command == "write") CLIENT_CHECK(cuMemsetD8(constant, byte, block_bytes));
+      std::cout << (holds(constant, block_bytes, byte) ? "right" : "wrong") << std::endl;
+    } else if (command == "allocate") {  // blocks that stay
+      std::size_t blocks = 0;
+      words >> blocks;
+      for (std::size_t i = 0; i < blocks; ++i) CLIENT_EXPECT(block_of(block_bytes) != 0);
+      std::cout << "ok" << std::endl;
     } else if (command == "free") {  // bytes of the device, as the driver says
       std::size_t free_bytes = 0, total = 0;
       CLIENT_CHECK(cuMemGetInfo(&free_bytes, &total));

@@ -31,7 +31,7 @@ constexpr const char *service_name = "libstillmap_preload_service.so";
 struct run_options {
   std::uint64_t limit = 0;
   program_share share;
-  std::string allocator, tag, stats, record, ipc;
+  std::string allocator, tag, address, stats, record, ipc;
   bool control = false, explain = false, quiet = false;
   std::vector<std::string> program;
 };
@@ -112,6 +112,7 @@ outcome<std::vector<std::string>> variables_of(const run_options &o, const std::
   STILLMAP_ASSIGN_OR_RETURN(const auto shares, variables_of(share));
   out.insert(out.end(), shares.begin(), shares.end());
   if (!o.tag.empty()) out.push_back("STILLMAP_PRELOAD_TAG=" + o.tag);
+  if (!o.address.empty()) out.push_back("STILLMAP_PRELOAD_ADDRESS=" + o.address);
   if (o.control) out.emplace_back("STILLMAP_PRELOAD_CONTROL=1");
   if (!o.ipc.empty()) out.push_back(fmt::format("STILLMAP_PRELOAD_IPC={:d}", o.ipc == "on"));
   if (!o.record.empty()) out.push_back("STILLMAP_RECORD=" + fs::absolute(o.record).string());
@@ -141,7 +142,19 @@ void print_report(const run_options &o, int status, const program_report &r) {
                explain(r));
 }
 
+outcome<void> check_address(const std::string &text) {
+  const std::string digits = text.starts_with("0x") ? text.substr(2) : text;
+  const bool is_number =
+      !digits.empty() && digits.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
+  if (text.empty() || is_number) return {};
+  return fail(exit_usage,
+              fmt::format("--address: '{}' is no address in hexadecimal digits, such as "
+                          "0x180000000000",
+                          text));
+}
+
 outcome<exit_status> run_run(const run_options &o) {
+  STILLMAP_RETURN_IF_ERROR(check_address(o.address));
   STILLMAP_ASSIGN_OR_RETURN(const std::string program, find_loadable_program(o.program[0]));
   STILLMAP_ASSIGN_OR_RETURN(const auto reports, temporary_folder::create());
   STILLMAP_ASSIGN_OR_RETURN(const auto variables, variables_of(o, reports.path()));
@@ -175,7 +188,11 @@ void add_run_command(command &root) {
          "who serves the program's memory; driver: limit, figures and report work as with "
          "stillmap, to compare both (default: stillmap)");
   c.text("--tag", o.tag, "TAG", "the tag of its memory (default: program)");
-  c.flag("--control", o.control, "obey an operator: stillmap task list, suspend, resume, snapshot");
+  c.flag("--control", o.control,
+         "obey an operator: stillmap task list, suspend, resume, snapshot, restore");
+  c.text("--address", o.address, "HEX",
+         "where the addresses of its memory should begin (default with --control: 0x140000000000, "
+         "so that a program that is started again can be restored)");
   c.text("--ipc", o.ipc, "on|off",
          "whether other processes can map its memory, by CUDA's IPC (default: where that costs "
          "nothing)");
