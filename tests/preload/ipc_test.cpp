@@ -1,7 +1,6 @@
 // Legacy IPC of memory that Stillmap serves, between processes with the preload.
-#include <unistd.h>
-
 #include "tests/preload/preload_test.h"
+#include "tests/support/unique_name.h"
 
 namespace stillmap {
 namespace {
@@ -12,8 +11,8 @@ using testing::client_setting;
 // Two processes that share devices.
 client_setting on_shared_machine(const std::string &profile, const std::string &more = "") {
   client_setting setting;
-  setting.variables = {"HOSTCUDA=" + profile + ",memory=512M" + more + ",machine=preload_ipc_" +
-                       std::to_string(::getpid())};
+  setting.variables = {"HOSTCUDA=" + profile + ",memory=512M" + more +
+                       ",machine=" + testing::unique_name("preload_ipc")};
   return setting;
 }
 

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tests/preload/operated_program.h"
+#include "tests/support/unique_name.h"
 
 namespace stillmap {
 namespace {
@@ -21,10 +22,10 @@ class operated_sharers : public testing::preload_test {
     preload_test::SetUp();
     if (profile().find("vgpu-no-vmm") != std::string::npos)
       GTEST_SKIP() << "without VMM the driver serves the memory";
+    const std::string machine = testing::unique_name("operated_sharers");
     for (auto *const p : {&exporter_, &importer_}) {
       client_setting setting;
-      setting.variables = {"HOSTCUDA=" + profile() + ",memory=512M,machine=operated_sharers_" +
-                               std::to_string(::getpid()),
+      setting.variables = {"HOSTCUDA=" + profile() + ",memory=512M,machine=" + machine,
                            "STILLMAP_PRELOAD_CONTROL=1", "STILLMAP_PRELOAD_IPC=1"};
       *p = std::make_unique<operated_program>(environment(setting), 1);
     }

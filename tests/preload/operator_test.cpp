@@ -10,6 +10,7 @@
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 #include "stillmap/vmm/context.h"
 #include "tests/preload/operated_program.h"
+#include "tests/support/unique_name.h"
 
 namespace stillmap {
 namespace {
@@ -345,8 +346,7 @@ TEST_F(operated, stays_suspended_wherever_a_call_of_its_resumption_fails) {
 }
 
 TEST_F(operated, leaves_nothing_behind_wherever_it_is_killed) {
-  const std::string machine =
-      "HOSTCUDA=profile=h200,machine=operated_" + std::to_string(::getpid());
+  const std::string machine = "HOSTCUDA=profile=h200,machine=" + testing::unique_name("operated");
   // The device is one of this test's processes, which see each other's memory.
   if (has_several_devices()) GTEST_SKIP() << "as with one";
   const auto witness = start(1, {machine});

@@ -47,7 +47,7 @@ std::string as_json(const quota_stats &s) {
 void print(const std::string &name, const quota_stats &s) {
   fmt::print("{}: {} of {} reserved by {}, revision {}\n", printable(name),
              format_bytes(s.reserved), format_bytes(s.limit),
-             counted(s.participants.size(), "process"), s.revision);
+             counted(s.participants.size(), "participant"), s.revision);
   if (s.device_bytes != 0) {
     fmt::print("the device has {}; others than participants used {} when memory was short last\n",
                format_bytes(s.device_bytes), format_bytes(s.outside));
