@@ -370,6 +370,35 @@ TEST_F(operated, leaves_nothing_behind_wherever_it_is_killed) {
   expect_suspended(*witness);
 }
 
+TEST_F(operated, leaves_its_share_to_others_while_it_is_suspended) {
+  if (has_several_devices()) GTEST_SKIP() << "as with one";
+  std::uint64_t needed = 0;
+  {
+    const auto alone = start();
+    const auto status = alone->as_operator().status();
+    ASSERT_TRUE(status) << status.error().message();
+    needed = status->tags[0].mapped_bytes;
+  }
+  const std::vector<std::string> shared{
+      "HOSTCUDA=profile=h200,machine=" + testing::unique_name("operated"),
+      "STILLMAP_PRELOAD_SHARE=" + file("quota") + ":" + std::to_string(needed + needed / 2)};
+  const auto first = start(1, shared);
+  ASSERT_TRUE(first->as_operator().suspend(whole));
+  const auto second = start(1, shared);
+  ASSERT_NE(second->constant_address(), 0u) << "it has got its memory";
+  const auto early = first->as_operator().resume("program");
+  ASSERT_FALSE(early);
+  EXPECT_TRUE(early.error().is(errc::out_of_memory)) << early.error().message();
+  EXPECT_EQ(second->ask("constant"), "right");
+  EXPECT_EQ(second->end(), 0);
+  const auto resumed = first->as_operator().resume("program");
+  ASSERT_TRUE(resumed) << resumed.error().message();
+  ASSERT_EQ(first->ask("work"), "ok");
+  EXPECT_TRUE(first->works());
+  EXPECT_EQ(first->ask("constant"), "right");
+  EXPECT_EQ(first->end(), 0);
+}
+
 TEST_F(operated, ends_while_it_is_suspended) {
   const auto p = start();
   ASSERT_EQ(p->ask("work"), "ok");
