@@ -54,12 +54,10 @@ std::unique_ptr<exported_blocks::lease> exported_blocks::open(const memory_handl
   return made;
 }
 
-status exported_blocks::free(caching_allocator &heap, void *block,
-                             std::optional<stream_ref> last_used_on) noexcept {
-  if (any_.load(std::memory_order_acquire)) {
-    STILLMAP_ASSIGN_OR_RETURN(const bool now, all().retire(heap, block, last_used_on));
-    if (!now) return {};
-  }
+status exported_blocks::free_exported(caching_allocator &heap, void *block,
+                                      std::optional<stream_ref> last_used_on) noexcept {
+  STILLMAP_ASSIGN_OR_RETURN(const bool now, all().retire(heap, block, last_used_on));
+  if (!now) return {};
   return last_used_on ? heap.free(block, *last_used_on) : heap.free(block);
 }
 

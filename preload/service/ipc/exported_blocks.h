@@ -46,7 +46,10 @@ class exported_blocks {
 
   // As the allocator's own, once no other process has the block open. Every free of the program comes here.
   static status free(caching_allocator &heap, void *block,
-                     std::optional<stream_ref> last_used_on = std::nullopt) noexcept;
+                     std::optional<stream_ref> last_used_on = std::nullopt) noexcept {
+    if (any_.load(std::memory_order_acquire)) return free_exported(heap, block, last_used_on);
+    return last_used_on ? heap.free(block, *last_used_on) : heap.free(block);
+  }
   // Whether the program has freed a block that is kept.
   static bool is_kept(const void *block) noexcept;
 
@@ -59,6 +62,8 @@ class exported_blocks {
     bool freed = false;  // by the program
   };
 
+  static status free_exported(caching_allocator &heap, void *block,
+                              std::optional<stream_ref> last_used_on) noexcept;
   // True: the block was not exported, or is not any more; the caller frees it.
   result<bool> retire(caching_allocator &heap, void *block, std::optional<stream_ref> last_used_on)
       STILLMAP_EXCLUDES(mutex_);

@@ -1,18 +1,17 @@
 #include "preload/service/memory/captures.h"
 
-#include <atomic>
-
 #include "preload/service/serve.h"
 
 namespace stillmap::preload {
-namespace {
 
-constinit std::atomic<int> capturing_streams{0};
+constinit std::atomic<int> captures::streams_{0};
+
+namespace {
 
 template <function f, class... Arguments>
 driver_code begin(Arguments... arguments) noexcept {
   const driver_code result = pass_on<f>(arguments...);
-  if (result == code::success) capturing_streams.fetch_add(1, std::memory_order_relaxed);
+  if (result == code::success) captures::note_begun();
   return result;
 }
 
@@ -27,23 +26,14 @@ template <function query, function f, class... Arguments>
 driver_code end(word stream, Arguments... arguments) noexcept {
   const bool captured = is_capturing<query>(stream);
   const driver_code result = pass_on<f>(stream, arguments...);
-  if (captured && !is_capturing<query>(stream))
-    capturing_streams.fetch_sub(1, std::memory_order_relaxed);
+  if (captured && !is_capturing<query>(stream)) captures::note_ended();
   return result;
 }
 
 }  // namespace
 
-bool captures::under_way() noexcept {
-  return capturing_streams.load(std::memory_order_relaxed) > 0;
-}
-
 bool captures::is_capturing(word stream) noexcept {
   return under_way() && preload::is_capturing<function::cuStreamIsCapturing>(stream);
-}
-
-void captures::note_ended() noexcept {
-  capturing_streams.fetch_sub(1, std::memory_order_relaxed);
 }
 
 driver_code serve(numbered<function::cuStreamBeginCapture>, word stream) noexcept {

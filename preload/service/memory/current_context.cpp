@@ -1,6 +1,5 @@
 #include "preload/service/memory/current_context.h"
 
-#include "preload/functions/known_device.h"
 #include "preload/service/serve.h"
 
 namespace stillmap::preload {
@@ -20,7 +19,9 @@ void stop_if_driver_is_newer() noexcept {
   static_cast<void>(done);
 }
 
-[[gnu::noinline]] int ask_for_device() noexcept {
+}  // namespace
+
+int ask_for_device() noexcept {
   stop_if_driver_is_newer();
   const std::uint32_t era = known_device::era();
   number device = 0;
@@ -28,13 +29,6 @@ void stop_if_driver_is_newer() noexcept {
     return -1;
   known_device::set(era, static_cast<int>(device));
   return static_cast<int>(device);
-}
-
-}  // namespace
-
-int current_device() noexcept {
-  if (const int known = known_device::get(); known >= 0) return known;
-  return ask_for_device();
 }
 
 current_place current() noexcept {

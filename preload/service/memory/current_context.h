@@ -1,7 +1,7 @@
 // The context that is current on the calling thread.
 #pragma once
 
-#include "preload/functions/abi.h"
+#include "preload/functions/known_device.h"
 
 namespace stillmap::preload {
 
@@ -10,7 +10,12 @@ struct current_place {
   word context = 0;  // 0: what is allocated ends with none
 };
 
-int current_device() noexcept;
+int ask_for_device() noexcept;
+// Cost: no driver call where the thread has the same context as at the last one.
+inline int current_device() noexcept {
+  const int known = known_device::get();
+  return known >= 0 ? known : ask_for_device();
+}
 current_place current() noexcept;
 
 }  // namespace stillmap::preload

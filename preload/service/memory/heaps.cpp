@@ -20,22 +20,12 @@
 namespace stillmap::preload {
 namespace {
 
-struct device_heap {
-  // Never destroyed: the program may use memory to its very end.
-  std::atomic<caching_allocator *> heap{nullptr};
+struct device_state {
   std::atomic<bool> impossible{false};
-  bool exportable = false;  // written before `heap`
+  bool exportable = false;  // written before the allocator is there
 };
-constinit device_heap all[device_memory::most_devices];
+constinit device_state states[device_memory::most_devices];
 constinit mutex creating;
-
-// A child that was forked can use neither the driver nor the allocators: its calls get the driver's errors.
-void leave_in_child() noexcept {
-  for (device_heap &place : all) {
-    place.heap.store(nullptr, std::memory_order_relaxed);
-    place.impossible.store(true, std::memory_order_relaxed);
-  }
-}
 
 // What a program with an operator reserves on a device stays far below it.
 constexpr std::uint64_t addresses_per_device = std::uint64_t{4} << 40;
@@ -63,26 +53,23 @@ result<caching_allocator *> make(int ordinal, bool &exportable) {
 
 }  // namespace
 
+constinit std::atomic<caching_allocator *> heaps::all_[device_memory::most_devices]{};
 constinit std::atomic<int> heaps::end_{0};
 
-caching_allocator *heaps::of_device(int ordinal) noexcept {
-  const bool known = ordinal >= 0 && ordinal < device_memory::most_devices;
-  return known ? all[ordinal].heap.load(std::memory_order_acquire) : nullptr;
+void heaps::leave_in_child() noexcept {
+  for (int i = 0; i < device_memory::most_devices; ++i) {
+    all_[i].store(nullptr, std::memory_order_relaxed);
+    states[i].impossible.store(true, std::memory_order_relaxed);
+  }
 }
 
 bool heaps::exportable(int ordinal) noexcept {
-  return of_device(ordinal) != nullptr && all[ordinal].exportable;
-}
-
-caching_allocator *heaps::current() noexcept {
-  const int ordinal = current_device();
-  if (ordinal < 0 || ordinal >= device_memory::most_devices) return nullptr;
-  caching_allocator *const heap = of_device(ordinal);
-  return heap != nullptr ? heap : create(ordinal);
+  return of_device(ordinal) != nullptr && states[ordinal].exportable;
 }
 
 caching_allocator *heaps::create(int ordinal) noexcept {
-  device_heap &place = all[ordinal];
+  if (ordinal < 0 || ordinal >= device_memory::most_devices) return nullptr;
+  device_state &place = states[ordinal];
   if (place.impossible.load(std::memory_order_relaxed)) return nullptr;
   if (given_settings().allocator == allocator_kind::driver) {
     place.impossible.store(true, std::memory_order_relaxed);
@@ -99,22 +86,14 @@ caching_allocator *heaps::create(int ordinal) noexcept {
   }
   static const bool prepared = [] {
     door::prepare();
-    return ::pthread_atfork(nullptr, nullptr, leave_in_child) == 0;
+    return ::pthread_atfork(nullptr, nullptr, [] { leave_in_child(); }) == 0;
   }();
   static_cast<void>(prepared);
   if (ordinal >= end_.load(std::memory_order_relaxed))
     end_.store(ordinal + 1, std::memory_order_release);
-  place.heap.store(*made, std::memory_order_release);
+  all_[ordinal].store(*made, std::memory_order_release);
   serve_operator(**made);
   return *made;
-}
-
-caching_allocator *heaps::owner(word address) noexcept {
-  caching_allocator *found = nullptr;
-  each([&](caching_allocator &heap) {
-    if (heap.owns(reinterpret_cast<const void *>(address))) found = &heap;
-  });
-  return found;
 }
 
 driver_code code_of(const error &e) noexcept {

@@ -1,6 +1,5 @@
 #include "preload/service/memory/pending.h"
 
-#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -28,9 +27,9 @@ waiting_blocks &waiting() {
   return *blocks;
 }
 
-constinit std::atomic<bool> some{false};
-
 }  // namespace
+
+constinit std::atomic<bool> blocks_pending{false};
 
 driver_code free_later(caching_allocator &heap, void *block) noexcept {
   waiting_blocks &w = waiting();
@@ -41,7 +40,7 @@ driver_code free_later(caching_allocator &heap, void *block) noexcept {
   const status kept =
       with_host_memory("stillmap_preload", [&]() STILLMAP_REQUIRES(w.mutex) -> status {
         w.all.push_back({&heap, block});
-        some.store(true, std::memory_order_release);
+        blocks_pending.store(true, std::memory_order_release);
         return {};
       });
   return kept ? code::success : code::out_of_memory;
@@ -53,13 +52,9 @@ void free_pending() noexcept {
     waiting_blocks &w = waiting();
     const lock_guard lock(w.mutex);
     now.swap(w.all);
-    some.store(false, std::memory_order_relaxed);
+    blocks_pending.store(false, std::memory_order_relaxed);
   }
   for (const freed_block &b : now) report_if_failed(exported_blocks::free(*b.heap, b.block));
-}
-
-bool any_pending() noexcept {
-  return some.load(std::memory_order_acquire);
 }
 
 }  // namespace stillmap::preload

@@ -1,33 +1,11 @@
 #include "preload/service/memory/queued_work.h"
 
-#include "preload/service/memory/captures.h"
-#include "preload/service/memory/contexts.h"
 #include "preload/service/serve.h"
 
 namespace stillmap::preload {
 
 constinit std::atomic<int> queued_work::waits_{0};
 constinit std::atomic<bool> queued_work::always_{false};
-
-// Once more at the end: a wait that fails says that work is there before it ends.
-bool queued_work::nothing() noexcept {
-  const auto none = [] { return !work_may_be_queued.load(std::memory_order_acquire); };
-  return !always_.load(std::memory_order_acquire) && !contexts::several() && none() &&
-         waits_.load(std::memory_order_acquire) == 0 && none();
-}
-
-queued_work::outcome queued_work::wait(driver_code &result,
-                                       const caching_allocator &heap) noexcept {
-  result = code::success;
-  if (captures::under_way()) return outcome::capturing;
-  return nothing() ? outcome::done : wait_now(result, heap.device().ordinal());
-}
-
-queued_work::outcome queued_work::wait(driver_code &result, int ordinal) noexcept {
-  result = code::success;
-  if (captures::under_way()) return outcome::capturing;
-  return nothing() ? outcome::done : wait_now(result, ordinal);
-}
 
 queued_work::outcome queued_work::wait_now(driver_code &result, int ordinal) noexcept {
   waits_.fetch_add(1, std::memory_order_relaxed);

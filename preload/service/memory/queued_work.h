@@ -9,6 +9,8 @@
 #include <atomic>
 
 #include "preload/functions/work_flag.h"
+#include "preload/service/memory/captures.h"
+#include "preload/service/memory/contexts.h"
 #include "stillmap/allocators/caching_allocator.h"
 
 namespace stillmap::preload {
@@ -20,15 +22,28 @@ class queued_work {
   enum class outcome { done, capturing, failed };
   // The device of the memory may be another one than the current context's. `heap`: as its device, which is asked for
   // only where something is queued.
-  static outcome wait(driver_code &code, const caching_allocator &heap) noexcept;
-  static outcome wait(driver_code &code, int ordinal) noexcept;
+  static outcome wait(driver_code &result, const caching_allocator &heap) noexcept {
+    result = code::success;
+    if (captures::under_way()) return outcome::capturing;
+    return nothing() ? outcome::done : wait_now(result, heap.device().ordinal());
+  }
+  static outcome wait(driver_code &result, int ordinal) noexcept {
+    result = code::success;
+    if (captures::under_way()) return outcome::capturing;
+    return nothing() ? outcome::done : wait_now(result, ordinal);
+  }
 
   // From now on work may be queued by calls that no wrapper sees: each wait is a call.
   static void note_unseen_calls() noexcept { always_.store(true, std::memory_order_release); }
 
  private:
-  static bool nothing() noexcept;
-  static outcome wait_now(driver_code &code, int ordinal) noexcept;
+  // Once more at the end: a wait that fails says that work is there before it ends.
+  static bool nothing() noexcept {
+    const auto none = [] { return !work_may_be_queued.load(std::memory_order_acquire); };
+    return !always_.load(std::memory_order_acquire) && !contexts::several() && none() &&
+           waits_.load(std::memory_order_acquire) == 0 && none();
+  }
+  static outcome wait_now(driver_code &result, int ordinal) noexcept;
   static driver_code wait_for(int ordinal) noexcept;
 
   // Waits under way: what they wait for is not noted any more, and has not ended.
