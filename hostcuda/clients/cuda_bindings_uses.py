@@ -179,7 +179,8 @@ def fill_in_another_process(handle, value):
 class Processes(Uses):
     def test_memory_is_shared(self):
         address = call("cuMemAlloc", SIZE)
-        handle = ctypes.string_at(call("cuIpcGetMemHandle", address).getPtr(), HANDLE_SIZE)
+        own = call("cuIpcGetMemHandle", address)  # the object has the bytes: it must live while they are read
+        handle = ctypes.string_at(own.getPtr(), HANDLE_SIZE)
         child = multiprocessing.get_context("spawn").Process(target=fill_in_another_process, args=(handle, 44))
         child.start()
         child.join()

@@ -45,7 +45,7 @@ TEST_F(quota_commands, show_who_holds_what) {
   const auto cached =
       quota_->add_reclaimer(reclaim_kind::cached, [](std::uint64_t) -> std::uint64_t { return 0; });
   says("quota status " + path_,
-       {path_ + ": 3 GiB of 8 GiB reserved by 1 process, revision 0",
+       {path_ + ": 3 GiB of 8 GiB reserved by 1 participant, revision 0",
         pid_ + "       3 GiB       1 GiB           -         2", "cached, where it polls"});
   says("quota status --json " + path_,
        {"\"limit_bytes\": 8589934592", "\"reserved_bytes\": 3221225472", "\"pid\": " + pid_,

@@ -111,7 +111,8 @@ TEST_F(run_command, a_program_takes_part_in_a_quota) {
   EXPECT_NE(done.err.find("allocations served"), std::string::npos) << done.err;
   EXPECT_EQ(done.err.find("not shared"), std::string::npos) << done.err;
   const ran status = run("quota status '" + quota + "'");
-  EXPECT_NE(status.out.find("0 B of 1 GiB reserved by 0 process"), std::string::npos) << status.out;
+  EXPECT_NE(status.out.find("0 B of 1 GiB reserved by 0 participants"), std::string::npos)
+      << status.out;
   const ran events = run("quota watch --for 0.1 --json '" + quota + "'");
   EXPECT_NE(events.out.find("joined"), std::string::npos) << events.out;
 }
