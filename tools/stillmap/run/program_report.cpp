@@ -110,7 +110,7 @@ std::string describe(const program_report &r) {
   }
   if (r.refused != 0) out += fmt::format("  {} found no memory\n", counted(r.refused, "request"));
   for (const program_report::passed &p : r.passed_on) {
-    std::string kind = p.kind;
+    std::string kind = p.kind == "not_served" ? "memory that Stillmap can serve" : p.kind;
     std::replace(kind.begin(), kind.end(), '_', ' ');
     out += fmt::format("  the driver served {} of {}{}\n", counted(p.calls, "request"), kind,
                        p.bytes != 0 ? ", " + format_bytes(p.bytes) : "");
