@@ -2,14 +2,13 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <csignal>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 namespace stillmap::testing {
 
@@ -21,25 +20,18 @@ operated_program::operated_program(std::vector<std::string> environment, int dev
     ADD_FAILURE() << "no pipes";
     return;
   }
-  std::vector<std::string> words{built_for_preload("preload_operated"), std::to_string(devices)};
-  const auto pointers = [](std::vector<std::string> &texts) {
-    std::vector<char *> all;
-    for (std::string &t : texts) all.push_back(t.data());
-    all.push_back(nullptr);
-    return all;
-  };
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, to[0], STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&actions, from[1], STDOUT_FILENO);
-  const int failed = ::posix_spawn(&pid_, words[0].c_str(), &actions, nullptr,
-                                   pointers(words).data(), pointers(environment).data());
+  pid_ = spawn({built_for_preload("preload_operated"), std::to_string(devices)},
+               std::move(environment), actions);
   posix_spawn_file_actions_destroy(&actions);
   ::close(to[0]);
   ::close(from[1]);
   to_ = ::fdopen(to[1], "w");
   from_ = ::fdopen(from[0], "r");
-  EXPECT_EQ(failed, 0) << words[0];
+  EXPECT_NE(pid_, -1) << "it cannot be started";
   std::istringstream ready(answer());
   std::string word;
   ready >> word >> constant_ >> bytes_;
@@ -100,10 +92,7 @@ int operated_program::end() {
 }
 
 int operated_program::wait() {
-  int status = 0;
-  if (::waitpid(pid_, &status, 0) != pid_) return -1;
-  pid_ = -1;
-  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  return wait_for(std::exchange(pid_, -1));
 }
 
 }  // namespace stillmap::testing

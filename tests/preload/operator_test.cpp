@@ -204,30 +204,43 @@ TEST_F(operated, has_its_usual_addresses_where_it_is_given_none_that_could_be) {
   }
 }
 
-TEST_F(operated, goes_on_wherever_a_call_of_its_restoration_fails) {
-  if (has_several_devices()) GTEST_SKIP() << "as with one";
-  const auto p = start();
-  const std::string image = file("program.smi");
-  ASSERT_TRUE(p->as_operator().snapshot({.tags = {"program"}, .path = image}));
+// Fails each driver call of a request once, whoever makes it: the program rests meanwhile. `repair` is given what
+// the request returned. Afterwards the program works and has its bytes, each time.
+template <class Prepare, class Request, class Repair>
+void fail_each_call(const operated_program &p, Prepare prepare, Request request, Repair repair) {
   std::uint64_t calls = 0;
   for (std::uint64_t n = 1;; ++n) {
+    SCOPED_TRACE("call " + std::to_string(n));
     ASSERT_LT(n, 10'000u);
-    ASSERT_EQ(p->ask("write 7"), "right");
-    ASSERT_EQ(p->ask("fail " + std::to_string(n)), "ok");
-    const auto back = p->as_operator().restore({.path = image, .all = true});
-    const bool fired = p->number("fired") != 0;
-    if (!back) {
-      const bool partly = back.error().message().find("unspecified") != std::string::npos;
-      EXPECT_TRUE(partly || p->ask("holds 7") == "right") << back.error().message();
-      ASSERT_TRUE(p->as_operator().restore({.path = image, .all = true})) << "call " << n;
-    }
-    ASSERT_EQ(p->ask("constant"), "right") << "call " << n;
+    ASSERT_EQ(p.ask("rest"), "ok");
+    ASSERT_NO_FATAL_FAILURE(prepare());
+    ASSERT_EQ(p.ask("fail " + std::to_string(n)), "ok");
+    const auto done = request();
+    const bool fired = p.number("fired") != 0;
+    ASSERT_NO_FATAL_FAILURE(repair(done));
+    ASSERT_EQ(p.ask("work"), "ok");
+    ASSERT_TRUE(p.works());
+    ASSERT_EQ(p.ask("constant"), "right");
     if (!fired) break;
     ++calls;
   }
   EXPECT_GT(calls, 10u);
-  ASSERT_EQ(p->ask("work"), "ok");
-  EXPECT_TRUE(p->works());
+}
+
+TEST_F(operated, goes_on_wherever_a_call_of_its_restoration_fails) {
+  if (has_several_devices()) GTEST_SKIP() << "as with one";
+  const auto p = start();
+  const control::restore_request saved{.path = file("program.smi"), .all = true};
+  ASSERT_TRUE(p->as_operator().snapshot({.tags = {"program"}, .path = saved.path}));
+  fail_each_call(
+      *p, [&] { ASSERT_EQ(p->ask("write 7"), "right"); },
+      [&] { return p->as_operator().restore(saved); },
+      [&](const auto &back) {
+        if (back) return;
+        const bool partly = back.error().message().find("unspecified") != std::string::npos;
+        EXPECT_TRUE(partly || p->ask("holds 7") == "right") << back.error().message();
+        ASSERT_TRUE(p->as_operator().restore(saved));
+      });
   EXPECT_EQ(p->end(), 0);
 }
 
@@ -299,49 +312,27 @@ TEST_F(operated, ends_its_capture_first) {
 TEST_F(operated, goes_on_wherever_a_driver_call_fails) {
   if (has_several_devices()) GTEST_SKIP() << "as with one";
   const auto p = start();
-  std::uint64_t calls = 0;
-  for (std::uint64_t n = 1;; ++n) {
-    ASSERT_LT(n, 10'000u);
-    ASSERT_EQ(p->ask("rest"), "ok");
-    ASSERT_EQ(p->ask("fail " + std::to_string(n)), "ok");
-    const auto suspended = p->as_operator().suspend(whole);
-    const bool fired = p->number("fired") != 0;
-    if (suspended) {
-      ASSERT_TRUE(p->as_operator().resume("program")) << "call " << n;
-    }
-    ASSERT_EQ(p->ask("work"), "ok");
-    ASSERT_TRUE(p->works()) << "call " << n;
-    ASSERT_EQ(p->ask("constant"), "right") << "call " << n;
-    if (!fired) break;
-    ++calls;
-  }
-  EXPECT_GT(calls, 10u);
+  fail_each_call(
+      *p, [] {}, [&] { return p->as_operator().suspend(whole); },
+      [&](const auto &suspended) {
+        if (suspended) {
+          ASSERT_TRUE(p->as_operator().resume("program"));
+        }
+      });
   EXPECT_EQ(p->end(), 0);
 }
 
 TEST_F(operated, stays_suspended_wherever_a_call_of_its_resumption_fails) {
   if (has_several_devices()) GTEST_SKIP() << "as with one";
   const auto p = start();
-  ASSERT_EQ(p->ask("work"), "ok");
-  std::uint64_t calls = 0;
-  for (std::uint64_t n = 1;; ++n) {
-    ASSERT_LT(n, 10'000u);
-    ASSERT_EQ(p->ask("rest"), "ok");  // the program makes none of the calls
-    ASSERT_TRUE(p->as_operator().suspend(whole)) << "call " << n;
-    ASSERT_EQ(p->ask("fail " + std::to_string(n)), "ok");
-    const auto resumed = p->as_operator().resume("program");
-    const bool fired = p->number("fired") != 0;
-    if (!resumed) {
-      const auto again = p->as_operator().resume("program");
-      ASSERT_TRUE(again) << "call " << n << ": " << again.error().message();
-    }
-    ASSERT_EQ(p->ask("work"), "ok");
-    ASSERT_TRUE(p->works()) << "call " << n;
-    ASSERT_EQ(p->ask("constant"), "right") << "call " << n;
-    if (!fired) break;
-    ++calls;
-  }
-  EXPECT_GT(calls, 10u);
+  fail_each_call(
+      *p, [&] { ASSERT_TRUE(p->as_operator().suspend(whole)); },
+      [&] { return p->as_operator().resume("program"); },
+      [&](const auto &resumed) {
+        if (!resumed) {
+          ASSERT_TRUE(p->as_operator().resume("program"));
+        }
+      });
   EXPECT_EQ(p->end(), 0);
 }
 

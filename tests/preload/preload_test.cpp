@@ -49,6 +49,27 @@ std::string built_for_preload(const std::string &name) {
   const char *const folder = std::getenv("STILLMAP_PRELOAD_CLIENTS");
   return fs::absolute(fs::path(folder != nullptr ? folder : "tests") / name).string();
 }
+
+pid_t spawn(std::vector<std::string> words, std::vector<std::string> environment,
+            const posix_spawn_file_actions_t &actions) {
+  const auto pointers = [](std::vector<std::string> &texts) {
+    std::vector<char *> all;
+    for (std::string &t : texts) all.push_back(t.data());
+    all.push_back(nullptr);
+    return all;
+  };
+  pid_t pid = -1;
+  const int failed = ::posix_spawn(&pid, words[0].c_str(), &actions, nullptr,
+                                   pointers(words).data(), pointers(environment).data());
+  return failed == 0 ? pid : -1;
+}
+
+int wait_for(pid_t pid) {
+  int status = 0;
+  if (::waitpid(pid, &status, 0) != pid) return -1;
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
 std::string preload_test::clients_folder() {
   return fs::path(built("x")).parent_path().string();
 }
@@ -106,30 +127,20 @@ client_result preload_test::run(const std::string &client,
                                 const client_setting &setting) const {
   const std::string statistics = file("statistics"), out = file("out"), err = file("err");
   fs::remove(statistics);
-  std::vector<std::string> variables = environment(setting);
   std::vector<std::string> words{built(client)};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  const auto pointers = [](std::vector<std::string> &texts) {
-    std::vector<char *> all;
-    for (std::string &t : texts) all.push_back(t.data());
-    all.push_back(nullptr);
-    return all;
-  };
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out.c_str(),
                                    O_WRONLY | O_CREAT | O_TRUNC, 0600);
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err.c_str(),
                                    O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  pid_t pid = -1;
-  const int failed = ::posix_spawn(&pid, words[0].c_str(), &actions, nullptr,
-                                   pointers(words).data(), pointers(variables).data());
+  const pid_t pid = spawn(words, environment(setting), actions);
   posix_spawn_file_actions_destroy(&actions);
   client_result result;
-  EXPECT_EQ(failed, 0) << words[0];
-  int status = 0;
-  if (failed != 0 || ::waitpid(pid, &status, 0) != pid) return result;
-  result.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  EXPECT_NE(pid, -1) << words[0];
+  if (pid == -1) return result;
+  result.status = wait_for(pid);
   result.out = content(out);
   result.err = content(err);
   result.statistics = content(statistics);

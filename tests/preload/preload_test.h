@@ -2,6 +2,8 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/types.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -12,6 +14,12 @@ namespace stillmap::testing {
 
 // The path of a program or library of tests/BUILD.
 std::string built_for_preload(const std::string &name);
+
+// Starts a program; -1: it cannot be started.
+pid_t spawn(std::vector<std::string> words, std::vector<std::string> environment,
+            const posix_spawn_file_actions_t &actions);
+// What it exited with; 128 + the signal that ended it; -1: it cannot be waited for.
+int wait_for(pid_t pid);
 
 // How a client is run.
 struct client_setting {

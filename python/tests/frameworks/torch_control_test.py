@@ -58,45 +58,12 @@ class Control(OperatorTestCase):
     def servers_of(self, program, *folders):
         return [t["socket"] for t in self.task("list", *folders)["tasks"] if t["pid"] == program.pid]
 
-    def test_a_training_loop_is_suspended_saved_and_resumed(self):
-        plain = self.torch_program("tell(list(train(200)))")
+    def check_a_loop(self, start, setup, tag, operate, **options):
+        """Suspends, resumes and saves a training loop three times: its losses are those of an undisturbed one."""
+        plain = start("tell(list(train(200)))")
         undisturbed = json.loads(plain.line(120))
         plain.wait(timeout=60, quiet=False)
-        program = self.torch_program("""
-        st.use(control=True, tag="train")
-        tell(list(train(200, lambda n: tell("step", n))))
-        """)
-        while program.line(60) != "step 20":
-            pass
-        address = "@stillmap-%d.control" % program.pid
-        self.assertEqual(self.servers_of(program), [address])
-        for round in range(3):
-            before = self.task("status", address)
-            self.assertEqual([t["tag"] for t in before["tags"]], ["train"])
-            self.task("suspend", address, "train", "--to", "file" if round == 1 else "pinned")
-            away = self.task("status", address)
-            self.assertEqual(away["tags"][0]["mapped_bytes"], 0)
-            # What the driver says: all that was mapped is free.
-            self.assertGreaterEqual(away["free_bytes"], before["free_bytes"] + before["tags"][0]["mapped_bytes"])
-            self.assertIn("suspended", self.task("snapshot", address, "--all", "-o", self.path("x.smi"), expect=4))
-            self.task("resume", address, "train")
-            image = self.path("%d.smi" % round)
-            self.assertGreater(self.task("snapshot", address, "--tag", "train", "-o", image)["contents_bytes"], 0)
-        while not (line := program.line(60)).startswith("["):
-            pass
-        self.assertEqual(json.loads(line), undisturbed)
-        program.wait(timeout=60, quiet=False)
-
-    def test_a_training_loop_that_was_not_changed(self):
-        # The same loop by `stillmap run --control`: PyTorch's own allocator, and nothing that knows Stillmap.
-        plain = self.own_program("tell(list(train(200)))")
-        undisturbed = json.loads(plain.line(120))
-        plain.wait(timeout=60, quiet=False)
-        program = self.own_program("""
-        import os
-        tell(os.getpid())
-        tell(list(train(200, lambda n: tell("step", n))))
-        """, prefix=[find_command(), "run", "--control", "--quiet", "--"])
+        program = start(setup + "\nimport os\ntell(os.getpid())\ntell(list(train(200, lambda n: tell('step', n))))", **options)
         program.pid = int(program.line(60))
         while program.line(60) != "step 20":
             pass
@@ -104,22 +71,37 @@ class Control(OperatorTestCase):
         self.assertEqual(self.servers_of(program), [address])
         for round in range(3):
             before = self.task("status", address)
-            self.assertEqual([t["tag"] for t in before["tags"]], ["program"])
-            self.task("suspend", address, "--all", "--to", "file" if round == 1 else "pinned")
+            self.assertEqual([t["tag"] for t in before["tags"]], [tag])
+            self.task("suspend", address, tag, "--to", "file" if round == 1 else "pinned")
             away = self.task("status", address)
             self.assertEqual(away["tags"][0]["mapped_bytes"], 0)
+            # What the driver says: all that was mapped is free.
             self.assertGreaterEqual(away["free_bytes"], before["free_bytes"] + before["tags"][0]["mapped_bytes"])
-            while not program.lines.empty():
-                program.line()
-            time.sleep(0.2)
-            self.assertTrue(program.lines.empty(), "it stands still")
-            self.task("resume", address, "--all")
+            operate(program, address)
+            self.task("resume", address, tag)
             image = self.path("%d.smi" % round)
-            self.assertGreater(self.task("snapshot", address, "--all", "-o", image)["contents_bytes"], 0)
+            self.assertGreater(self.task("snapshot", address, "--tag", tag, "-o", image)["contents_bytes"], 0)
         while not (line := program.line(60)).startswith("["):
             pass
         self.assertEqual(json.loads(line), undisturbed)
         program.wait(timeout=60, quiet=False)
+
+    def test_a_training_loop_is_suspended_saved_and_resumed(self):
+        def operate(_, address):
+            self.assertIn("suspended", self.task("snapshot", address, "--all", "-o", self.path("x.smi"), expect=4))
+
+        self.check_a_loop(self.torch_program, "st.use(control=True, tag='train')", "train", operate)
+
+    def test_a_training_loop_that_was_not_changed(self):
+        # The same loop by `stillmap run --control`: PyTorch's own allocator, and nothing that knows Stillmap.
+        def operate(program, _):
+            while not program.lines.empty():
+                program.line()
+            time.sleep(0.2)
+            self.assertTrue(program.lines.empty(), "it stands still")
+
+        self.check_a_loop(self.own_program, "", "program", operate,
+                          prefix=[find_command(), "run", "--control", "--quiet", "--"])
 
     def test_it_stops_nowhere_else_than_after_a_step(self):
         program = self.torch_program("""
