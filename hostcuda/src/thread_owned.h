@@ -1,8 +1,8 @@
-// Thread-local object that outlives the thread-local destructors of the main thread. Destructors of
-// static objects run after those and may still call the driver, so the main thread's object is
-// never destroyed.
+// Thread-local object that outlives the thread-local destructors of its thread. Destructors of static objects run after
+// those of the main thread and may still call the driver, so the main thread's object is never destroyed.
 #pragma once
 
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -14,17 +14,22 @@ class thread_object {
   static T &get() { return mine_ != nullptr ? *mine_ : make(); }
 
  private:
-  // Here, because a thread-local object with a destructor costs a check wherever it is declared.
+  // By a key and not by a thread_local's destructor, whose registration needs the loader's lock: a library that is
+  // being loaded may have it, and wait for this thread.
   [[gnu::noinline]] static T &make() {
-    static thread_local struct guard {
-      ~guard() {
-        if (::syscall(SYS_gettid) == ::getpid()) return;
-        delete mine_;
-        mine_ = nullptr;
-      }
-    } at_end;
-    (void)at_end;
-    return *(mine_ = new T);
+    static const pthread_key_t at_end = [] {
+      pthread_key_t key{};
+      ::pthread_key_create(&key, &destroy);
+      return key;
+    }();
+    mine_ = new T;
+    ::pthread_setspecific(at_end, mine_);
+    return *mine_;
+  }
+  static void destroy(void *object) {
+    if (::syscall(SYS_gettid) == ::getpid()) return;
+    delete static_cast<T *>(object);
+    mine_ = nullptr;
   }
 
   inline static constinit thread_local T *mine_ = nullptr;
