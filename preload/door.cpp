@@ -26,6 +26,9 @@ constinit std::atomic<door::thread_calls *> all_threads{nullptr};
 constinit door::thread_calls shared_calls;
 constinit std::atomic<bool> uncounted{false};
 
+// Of threads that pass: always within a call, whatever stores are lost. Not among all_threads.
+constinit door::thread_calls passing{.under_way = 1U << 31};
+
 bool barrier(int command) noexcept {
   return ::syscall(SYS_membarrier, command, 0, 0) == 0;
 }
@@ -106,10 +109,16 @@ door::thread_calls *door::enter_thread() noexcept {
   return mine;
 }
 
-// Gives a thread's record to a later thread.
+// Gives a thread's record to a later thread. A thread that was cancelled within a call has not left it.
 void door::leave_thread(void *calls) noexcept {
   mine = nullptr;
-  static_cast<thread_calls *>(calls)->taken.store(false, std::memory_order_release);
+  auto *const left = static_cast<thread_calls *>(calls);
+  left->under_way.store(0, std::memory_order_relaxed);
+  left->taken.store(false, std::memory_order_release);
+}
+
+void door::let_this_thread_pass() noexcept {
+  mine = &passing;
 }
 
 // The threads of the parent are not here to end their calls, and nobody would open the door.
@@ -133,8 +142,11 @@ bool door::close(std::chrono::steady_clock::time_point deadline,
   closed.store(1, std::memory_order_relaxed);
   if (fence_in_calls.load(std::memory_order_relaxed)) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
-  } else {
-    barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+  } else if (!barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) {
+    // Forbidden since prepare(), as by a filter of system calls. Once calls under way have ended, each has a fence.
+    fence_in_calls.store(true, std::memory_order_relaxed);
+    open();
+    return false;
   }
   while (calls_under_way()) {
     if (cancelled.load(std::memory_order_relaxed) || now() >= deadline) {

@@ -62,6 +62,9 @@ class door {
                                          const std::atomic<bool> &cancelled) noexcept;
   // Lets held calls go on.
   STILLMAP_FOR_SERVICE static void open() noexcept;
+  // Calls of this thread pass from now on, and are not waited for. For the service's own threads: what they call of the
+  // program's (its operator new, a library before the driver) may call the driver, too.
+  STILLMAP_FOR_SERVICE static void let_this_thread_pass() noexcept;
 
  private:
   class leaving_key;

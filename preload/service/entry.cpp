@@ -1,8 +1,10 @@
 // What the preload finds in the service.
 #include <type_traits>
 
+#include "preload/door.h"
 #include "preload/load_service.h"
 #include "preload/service/serve.h"
+#include "stillmap/vmm/base/start_thread.h"
 
 namespace stillmap::preload {
 namespace {
@@ -51,6 +53,7 @@ service_functions make_table() noexcept {
 extern "C" __attribute__((visibility("default"))) const stillmap::preload::service_functions *
 stillmap_preload_service(std::uint64_t numbering) noexcept {
   using namespace stillmap::preload;
+  stillmap::at_thread_start = []() noexcept { door::let_this_thread_pass(); };
   static const service_functions table = make_table();
   return numbering == stillmap::preload::numbering() ? &table : nullptr;
 }

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -180,6 +181,35 @@ TEST_P(door_test, forgets_threads_that_have_ended) {
     EXPECT_TRUE(close_door(long_enough()));
     door::open();
   }
+}
+
+// As one that pthread_cancel ends, whose frames have no destructors here.
+TEST_P(door_test, forgets_calls_that_their_thread_never_left) {
+  std::thread([] {
+    alignas(door::passage) static unsigned char memory[sizeof(door::passage)];
+    ::new (static_cast<void *>(memory)) door::passage(true);
+  }).join();
+  EXPECT_TRUE(close_door(long_enough()));
+}
+
+TEST_P(door_test, lets_threads_of_the_service_pass) {
+  ASSERT_TRUE(close_door(long_enough()));
+  std::thread([] {
+    door::let_this_thread_pass();
+    for (int i = 0; i < 3; ++i) const door::passage inside(true);
+  }).join();
+  door::open();
+  std::atomic<bool> inside{false}, leave{false};
+  std::thread passing([&] {
+    door::let_this_thread_pass();
+    const door::passage in_call(true);
+    inside = true;
+    while (!leave) std::this_thread::yield();
+  });
+  while (!inside) std::this_thread::yield();
+  EXPECT_TRUE(close_door(long_enough())) << "it is not waited for";
+  leave = true;
+  passing.join();
 }
 
 TEST_P(door_test, counts_a_hundred_threads) {

@@ -7,6 +7,9 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <atomic>
+#include <concepts>
+#include <functional>
 #include <thread>
 #include <utility>
 
@@ -31,12 +34,22 @@ class asynchronous_signals_blocked {
   sigset_t before_;
 };
 
+// What each of these threads calls first. The preload sets it, whose threads must not wait where those of the program
+// do. Null: nothing.
+inline constinit std::atomic<void (*)() noexcept> at_thread_start{nullptr};
+
 // A std::jthread or std::thread that runs the function, with those signals blocked.
 // Throws as its constructor does: std::system_error, std::bad_alloc.
-template <class Thread = std::jthread, class... Function>
-Thread start_thread(Function &&...function) {
+template <class Thread = std::jthread, class Function, class... Arguments>
+Thread start_thread(Function &&function, Arguments &&...arguments) {
   const asynchronous_signals_blocked inherited;
-  return Thread(std::forward<Function>(function)...);
+  return Thread(
+      [f = std::forward<Function>(function)]<class... Given>(
+          Given && ...given) mutable requires std::invocable<std::decay_t<Function>, Given...> {
+        if (const auto begin = at_thread_start.load(std::memory_order_acquire)) begin();
+        std::invoke(std::move(f), std::forward<Given>(given)...);
+      },
+      std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace stillmap
