@@ -585,8 +585,8 @@
   X(cuParamSetf, cuParamSetf, 2000, legacy, waits, (word a0, number a1, float a2), (a0, a1, a2)) \
   X(cuParamSeti, cuParamSeti, 2000, legacy, waits, (word a0, number a1, number a2), (a0, a1, a2)) \
   X(cuParamSetv, cuParamSetv, 2000, legacy, waits, (word a0, number a1, word a2, number a3), (a0, a1, a2, a3)) \
-  X(cuPointerGetAttribute, cuPointerGetAttribute, 4000, legacy, goes_on, (word a0, number a1, word a2), (a0, a1, a2)) \
-  X(cuPointerGetAttributes, cuPointerGetAttributes, 7000, legacy, goes_on, (number a0, word a1, word a2, word a3), (a0, a1, a2, a3)) \
+  X(cuPointerGetAttribute, cuPointerGetAttribute, 4000, legacy, waits, (word a0, number a1, word a2), (a0, a1, a2)) \
+  X(cuPointerGetAttributes, cuPointerGetAttributes, 7000, legacy, waits, (number a0, word a1, word a2, word a3), (a0, a1, a2, a3)) \
   X(cuPointerSetAttribute, cuPointerSetAttribute, 6000, legacy, waits, (word a0, number a1, word a2), (a0, a1, a2)) \
   X(cuProfilerInitialize, cuProfilerInitialize, 4000, legacy, waits, (word a0, word a1, number a2), (a0, a1, a2)) \
   X(cuProfilerStart, cuProfilerStart, 4000, legacy, waits, (), ()) \

@@ -31,7 +31,7 @@ GOES_ON = re.compile(
     r"cu(Init|DriverGetVersion|GetError\w+|GetProcAddress|GetExportTable|Device(CanAccessPeer|ComputeCapability"
     r"|Get(?!GraphMem)\w*|PrimaryCtxGetState|PrimaryCtxRetain|TotalMem)|Ctx(GetCurrent|SetCurrent|PushCurrent|PopCurrent"
     r"|GetDevice|GetFlags|GetId|GetApiVersion|GetLimit|GetCacheConfig|GetStreamPriorityRange)"
-    r"|Mem(GetInfo|GetAddressRange|HostGet\w+)|PointerGetAttributes?|Stream(Query|IsCapturing|Get\w+)"
+    r"|Mem(GetInfo|GetAddressRange|HostGet\w+)|Stream(Query|IsCapturing|Get\w+)"
     r"|Event(Query|ElapsedTime)|ThreadExchangeStreamCaptureMode|Logs\w+|Coredump\w+|Checkpoint\w+)$")
 
 WORD, NUMBER, FLOAT, DOUBLE = "word", "number", "float", "double"

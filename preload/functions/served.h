@@ -19,10 +19,17 @@
   X(cuMemFreeAsync_ptsz, (word at, word stream)) \
   /* What decides how memory is served: service/memory/contexts.cpp, service/memory/captures.cpp, service/memory/async_allocation.cpp. */ \
   X(cuCtxSetCurrent, (word context)) \
+  X(cuCtxPushCurrent, (word context)) \
   X(cuCtxPushCurrent_v2, (word context)) \
-  X(cuCtxCreate_v2, (word context, number flags, number device)) \
-  X(cuCtxCreate_v3, (word context, word affinities, number count, number flags, number device)) \
-  X(cuCtxCreate_v4, (word context, word parameters, number flags, number device)) \
+  X(cuCtxAttach, (word to, number flags)) \
+  X(cuCtxCreate, (word to, number flags, number device)) \
+  X(cuCtxCreate_v2, (word to, number flags, number device)) \
+  X(cuCtxCreate_v3, (word to, word affinities, number count, number flags, number device)) \
+  X(cuCtxCreate_v4, (word to, word parameters, number flags, number device)) \
+  X(cuGLCtxCreate, (word to, number flags, number device)) \
+  X(cuGLCtxCreate_v2, (word to, number flags, number device)) \
+  X(cuVDPAUCtxCreate, (word to, number flags, number device, number display, word get_proc_address)) \
+  X(cuVDPAUCtxCreate_v2, (word to, number flags, number device, number display, word get_proc_address)) \
   X(cuGetExportTable, (word table, word id)) \
   /* Memory ends with its context: service/memory/ended_contexts.cpp. */ \
   X(cuCtxDestroy, (word context)) \
@@ -38,8 +45,15 @@
   X(cuStreamBeginCapture_v2_ptsz, (word stream, number mode)) \
   X(cuStreamBeginCaptureToGraph, (word stream, word graph, word nodes, word edges, word count, number mode)) \
   X(cuStreamBeginCaptureToGraph_ptsz, (word stream, word graph, word nodes, word edges, word count, number mode)) \
+  X(cuStreamBeginCaptureToCig, (word stream, word parameters)) \
+  X(cuStreamBeginCaptureToCig_ptsz, (word stream, word parameters)) \
+  X(cuStreamBeginRecaptureToGraph, (word stream, number mode, word graph, word callback, word data)) \
+  X(cuStreamBeginRecaptureToGraph_ptsz, (word stream, number mode, word graph, word callback, word data)) \
   X(cuStreamEndCapture, (word stream, word graph)) \
   X(cuStreamEndCapture_ptsz, (word stream, word graph)) \
+  X(cuStreamEndCaptureToCig, (word stream)) \
+  X(cuStreamEndCaptureToCig_ptsz, (word stream)) \
+  X(cuStreamDestroy, (word stream)) \
   X(cuStreamDestroy_v2, (word stream)) \
   /* The device's default pool: service/memory/default_pool.cpp. */ \
   X(cuMemPoolGetAttribute, (word pool, number attribute, word value)) \

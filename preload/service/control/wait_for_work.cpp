@@ -1,5 +1,6 @@
 #include "preload/service/control/wait_for_work.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <system_error>
@@ -33,21 +34,24 @@ driver_code synchronize(word context) noexcept {
   return gone ? code::success : result;
 }
 
-driver_code synchronize_all(word primary) noexcept {
-  driver_code result = synchronize(primary);
-  contexts::each([&](word context) {
-    if (result == code::success && context != primary) result = synchronize(context);
-  });
-  return result;
-}
-
 // Between the request and the thread that waits for it, which may outlive it.
 struct waiting {
   stillmap::mutex mutex;
   std::condition_variable_any changed;
   bool ended STILLMAP_GUARDED_BY(mutex) = false;
   driver_code result STILLMAP_GUARDED_BY(mutex) = code::success;
+  // The program has gone on, and may capture a graph, which a further wait would invalidate.
+  std::atomic<bool> abandoned{false};
 };
+
+driver_code synchronize_all(word primary, const waiting &w) noexcept {
+  driver_code result = synchronize(primary);
+  contexts::each([&](word context) {
+    if (result == code::success && context != primary && !w.abandoned.load())
+      result = synchronize(context);
+  });
+  return result;
+}
 
 // Of a request that was late: its thread waits still.
 std::shared_ptr<waiting> &last_late() {
@@ -68,10 +72,10 @@ work_result wait_for_queued_work(int ordinal, std::chrono::steady_clock::time_po
                                  const std::stop_token &stop) {
   caching_allocator *const heap = heaps::of_device(ordinal);
   if (heap == nullptr) return {};
-  if (contexts::too_many()) {
-    return {work_outcome::failed,
-            make_error(errc::busy, "the program has more contexts than can be waited for",
-                       contexts::most + 1, contexts::most)};
+  if (!contexts::all_known()) {
+    return {work_outcome::failed, make_error(errc::out_of_memory,
+                                             "there was no host memory to note a context of the "
+                                             "program, which cannot be waited for")};
   }
   const auto not_ended = [&] {
     return work_result{stop.stop_requested() ? work_outcome::stopped : work_outcome::late};
@@ -82,7 +86,7 @@ work_result wait_for_queued_work(int ordinal, std::chrono::steady_clock::time_po
   const auto primary = reinterpret_cast<word>(heap->device().context());
   try {
     start_thread<std::thread>([common, primary] {
-      const driver_code result = synchronize_all(primary);
+      const driver_code result = synchronize_all(primary, *common);
       const lock_guard lock(common->mutex);
       common->ended = true;
       common->result = result;
@@ -93,6 +97,7 @@ work_result wait_for_queued_work(int ordinal, std::chrono::steady_clock::time_po
             make_system_error(e.code().value(), "a thread cannot be started")};
   }
   if (!await(*common, deadline, stop)) {
+    common->abandoned = true;
     last_late() = common;
     return not_ended();
   }

@@ -19,7 +19,7 @@ struct work_result {
 // The driver can wait for a context only without an end. So a thread waits: where work does not end by the deadline,
 // it stays until the work ends, and later calls are `late` at once until then.
 // Requires: the program queues nothing meanwhile, and no stream captures a graph.
-// Errors:   busy (the program has more contexts than are known), the driver's, the system's (no thread).
+// Errors:   out_of_memory (a context could not be noted), the driver's, the system's (no thread).
 // Cost:     one cuCtxSynchronize and two context switches for each context, and a thread.
 work_result wait_for_queued_work(int ordinal, std::chrono::steady_clock::time_point deadline,
                                  const std::stop_token &stop);

@@ -38,6 +38,12 @@ driver_code allocate(caching_allocator &heap, word at, word bytes, stream_ref s)
   return code::success;
 }
 
+// A pool is the device's: its memory does not end with a context. Memory of a graph (not `legal`) is what the graph
+// needs, not what its nodes allocate.
+current_place place_of_pool(bool legal) noexcept {
+  return legal ? current_place{current_device()} : current_place();
+}
+
 template <function query, function f>
 driver_code allocate(word at, word bytes, word stream, default_stream d) noexcept {
   const bool legal = at != 0 && bytes != 0 && plain<query>(stream);
@@ -50,8 +56,7 @@ driver_code allocate(word at, word bytes, word stream, default_stream d) noexcep
   const passed why = !legal         ? passed::graph_memory
                      : from_default ? passed::not_served
                                     : passed::other_pools;
-  // Memory of a graph is what the graph needs, not what its nodes allocate.
-  return allocate_by_driver(legal ? current() : current_place(), held_by::address, at, bytes, why,
+  return allocate_by_driver(place_of_pool(legal), held_by::address, at, bytes, why,
                             [&] { return pass_on<f>(at, bytes, stream); });
 }
 
@@ -61,8 +66,7 @@ driver_code allocate_from_pool(word at, word bytes, word pool, word stream,
   const bool legal = at != 0 && bytes != 0 && plain<query>(stream);
   caching_allocator *const heap = legal ? heap_of_pool(pool) : nullptr;
   if (heap != nullptr) return allocate(*heap, at, bytes, stream_of(stream, d));
-  return allocate_by_driver(legal ? current() : current_place(), held_by::address, at, bytes,
-                            passed::other_pools,
+  return allocate_by_driver(place_of_pool(legal), held_by::address, at, bytes, passed::other_pools,
                             [&] { return pass_on<f>(at, bytes, pool, stream); });
 }
 
@@ -77,6 +81,20 @@ driver_code free(word at, word stream, default_stream d) noexcept {
   const status freed =
       exported_blocks::free(*heap, reinterpret_cast<void *>(at), stream_of(stream, d));
   return freed ? code::success : code_of(freed.error());
+}
+
+template <function f>
+driver_code destroy_stream(word stream) noexcept {
+  if (stream > 2) {  // not one of the default streams
+    heaps::each([&](caching_allocator &heap) {
+      static_cast<void>(heap.forget_stream(reinterpret_cast<stream_handle>(stream)));
+    });
+  }
+  const bool captured = captures::is_capturing(stream);
+  const driver_code result = pass_on<f>(stream);
+  if (result == code::success && captured) captures::end_stream(stream);
+  note_work();
+  return result;
 }
 
 }  // namespace
@@ -120,17 +138,11 @@ driver_code serve(numbered<function::cuDeviceSetMemPool>, number device, word po
   return result;
 }
 
+driver_code serve(numbered<function::cuStreamDestroy>, word stream) noexcept {
+  return destroy_stream<function::cuStreamDestroy>(stream);
+}
 driver_code serve(numbered<function::cuStreamDestroy_v2>, word stream) noexcept {
-  if (stream > 2) {  // not one of the default streams
-    heaps::each([&](caching_allocator &heap) {
-      static_cast<void>(heap.forget_stream(reinterpret_cast<stream_handle>(stream)));
-    });
-  }
-  const bool captured = captures::is_capturing(stream);
-  const driver_code result = pass_on<function::cuStreamDestroy_v2>(stream);
-  if (result == code::success && captured) captures::note_ended();
-  note_work();
-  return result;
+  return destroy_stream<function::cuStreamDestroy_v2>(stream);
 }
 
 }  // namespace stillmap::preload

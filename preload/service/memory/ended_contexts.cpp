@@ -1,4 +1,5 @@
 // Memory that the driver serves ends with its context.
+#include "preload/service/memory/captures.h"
 #include "preload/service/memory/contexts.h"
 #include "preload/service/memory/serve_by_driver.h"
 
@@ -7,8 +8,14 @@ namespace {
 
 template <class Call>
 driver_code destroy(word context, Call call) noexcept {
+  // Before, because a later context may have the same handle.
+  const bool known = contexts::forget(context);
   const driver_code result = free_by_driver(served_memory::take_out_context(context), call);
-  if (result == code::success) contexts::forget(context);
+  if (result == code::success) {
+    captures::end_context(context);
+  } else if (known) {
+    contexts::note(context);
+  }
   return result;
 }
 
@@ -30,12 +37,16 @@ word primary_context(number device) noexcept {
 
 template <class Call>
 driver_code release_primary(number device, Call call) noexcept {
-  if (!served_memory::any()) return free_by_driver({}, call);
+  if (!served_memory::any() && !captures::under_way()) return free_by_driver({}, call);
   const word context = primary_context(device);
   auto held = served_memory::take_out_context(context);
   const driver_code result = call();
   // Others may have retained it.
-  if (primary_context(device) != 0) served_memory::put_back(std::move(held));
+  if (primary_context(device) != 0) {
+    served_memory::put_back(std::move(held));
+  } else {
+    captures::end_context(context);
+  }
   note_work();
   return result;
 }
