@@ -95,4 +95,44 @@ int operated_program::wait() {
   return wait_for(std::exchange(pid_, -1));
 }
 
+void expect_refused(const operated_program &p) {
+  const auto suspended = p.as_operator().suspend(whole_program);
+  ASSERT_FALSE(suspended);
+  EXPECT_TRUE(suspended.error().is(errc::busy)) << suspended.error().message();
+  EXPECT_TRUE(p.works()) << "it goes on";
+}
+
+void expect_suspended(const operated_program &p) {
+  const auto suspended = p.as_operator().suspend(whole_program);
+  ASSERT_TRUE(suspended) << suspended.error().message();
+  const auto resumed = p.as_operator().resume("program");
+  ASSERT_TRUE(resumed) << resumed.error().message();
+  EXPECT_TRUE(p.works());
+}
+
+void operated_test::SetUp() {
+  preload_test::SetUp();
+  if (profile().find("vgpu-no-vmm") != std::string::npos)
+    GTEST_SKIP() << "without VMM the driver serves the memory";
+}
+
+std::unique_ptr<operated_program> operated_test::start(int devices,
+                                                       std::vector<std::string> variables) const {
+  client_setting setting;
+  setting.variables = std::move(variables);
+  setting.variables.emplace_back("STILLMAP_PRELOAD_CONTROL=1");
+  setting.variables.emplace_back("STILLMAP_PRELOAD_CONTROL_TIMEOUT=20000");
+  return std::make_unique<operated_program>(environment(setting), devices);
+}
+
+std::unique_ptr<operated_program> operated_test::start_impatient() const {
+  client_setting setting;
+  setting.variables = {"STILLMAP_PRELOAD_CONTROL=1", "STILLMAP_PRELOAD_CONTROL_TIMEOUT=100"};
+  return std::make_unique<operated_program>(environment(setting), 1);
+}
+
+bool operated_test::has_several_devices() {
+  return profile().find("multi") != std::string::npos;
+}
+
 }  // namespace stillmap::testing

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,25 @@ class operated_program {
   std::FILE *to_ = nullptr, *from_ = nullptr;
   std::uint64_t constant_ = 0;
   std::size_t bytes_ = 0;
+};
+
+// All memory of such a program.
+inline const control::suspend_request whole_program{.tag = "program"};
+
+// Busy at the end of what it waits for, and it goes on.
+void expect_refused(const operated_program &p);
+// And resumed.
+void expect_suspended(const operated_program &p);
+
+class operated_test : public preload_test {
+ protected:
+  // Skips where the driver serves the memory.
+  void SetUp() override;
+  std::unique_ptr<operated_program> start(int devices = 1,
+                                          std::vector<std::string> variables = {}) const;
+  // One that waits for 100 ms, instead of 20 s.
+  std::unique_ptr<operated_program> start_impatient() const;
+  static bool has_several_devices();
 };
 
 }  // namespace stillmap::testing

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <memory>
 #include <thread>
 
 #include "stillmap/checkpoint/snapshot/snapshot.h"
@@ -16,34 +15,12 @@ namespace stillmap {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::client_setting;
+using testing::expect_refused;
+using testing::expect_suspended;
 using testing::operated_program;
+using testing::whole_program;
 
-class operated : public testing::preload_test {
- protected:
-  void SetUp() override {
-    preload_test::SetUp();
-    if (profile().find("vgpu-no-vmm") != std::string::npos)
-      GTEST_SKIP() << "without VMM the driver serves the memory";
-  }
-  std::unique_ptr<operated_program> start(int devices = 1,
-                                          std::vector<std::string> variables = {}) const {
-    client_setting setting;
-    setting.variables = std::move(variables);
-    setting.variables.emplace_back("STILLMAP_PRELOAD_CONTROL=1");
-    setting.variables.emplace_back("STILLMAP_PRELOAD_CONTROL_TIMEOUT=20000");
-    return std::make_unique<operated_program>(environment(setting), devices);
-  }
-  // One that waits for 100 ms.
-  std::unique_ptr<operated_program> start_impatient() const {
-    client_setting setting;
-    setting.variables = {"STILLMAP_PRELOAD_CONTROL=1", "STILLMAP_PRELOAD_CONTROL_TIMEOUT=100"};
-    return std::make_unique<operated_program>(environment(setting), 1);
-  }
-  static bool has_several_devices() { return profile().find("multi") != std::string::npos; }
-};
-
-const control::suspend_request whole{.tag = "program"};
+class operated : public testing::operated_test {};
 
 TEST_F(operated, stands_still_while_it_is_suspended) {
   const auto p = start();
@@ -56,7 +33,7 @@ TEST_F(operated, stands_still_while_it_is_suspended) {
   const std::uint64_t mapped = before->tags[0].mapped_bytes;
   EXPECT_GE(mapped, 3 * p->constant_bytes());
 
-  const auto suspended = p->as_operator().suspend(whole);
+  const auto suspended = p->as_operator().suspend(whole_program);
   ASSERT_TRUE(suspended) << suspended.error().message();
   EXPECT_GE(suspended->bytes, 3 * p->constant_bytes());
   const std::uint64_t free_bytes = p->number("free");
@@ -82,9 +59,9 @@ TEST_F(operated, is_suspended_again_and_again) {
   const auto p = start();
   ASSERT_EQ(p->ask("work"), "ok");
   for (int i = 0; i < 20; ++i) {
-    const auto suspended = p->as_operator().suspend(whole);
+    const auto suspended = p->as_operator().suspend(whole_program);
     ASSERT_TRUE(suspended) << suspended.error().message();
-    const auto again = p->as_operator().suspend(whole);
+    const auto again = p->as_operator().suspend(whole_program);
     ASSERT_FALSE(again);
     EXPECT_TRUE(again.error().is(errc::busy)) << again.error().message();
     ASSERT_TRUE(p->as_operator().resume("program"));
@@ -139,7 +116,7 @@ TEST_F(operated, goes_back_to_what_was_saved) {
   ASSERT_EQ(p->ask("work"), "ok");
   EXPECT_TRUE(p->works());
   ASSERT_EQ(p->ask("rest"), "ok");
-  const auto suspended = p->as_operator().suspend(whole);
+  const auto suspended = p->as_operator().suspend(whole_program);
   ASSERT_TRUE(suspended) << suspended.error().message();
   const auto refused = p->as_operator().restore({.path = image, .all = true});
   ASSERT_FALSE(refused);
@@ -252,20 +229,6 @@ TEST_F(operated, keeps_its_memory) {
   EXPECT_EQ(p->ask("constant"), "right");
 }
 
-void expect_refused(const operated_program &p) {
-  const auto suspended = p.as_operator().suspend(whole);
-  ASSERT_FALSE(suspended);
-  EXPECT_TRUE(suspended.error().is(errc::busy)) << suspended.error().message();
-  EXPECT_TRUE(p.works()) << "it goes on";
-}
-
-void expect_suspended(const operated_program &p) {
-  const auto suspended = p.as_operator().suspend(whole);
-  ASSERT_TRUE(suspended) << suspended.error().message();
-  ASSERT_TRUE(p.as_operator().resume("program"));
-  EXPECT_TRUE(p.works());
-}
-
 TEST_F(operated, goes_on_where_its_work_does_not_end) {
   const auto p = start_impatient();
   ASSERT_EQ(p->ask("work"), "ok");
@@ -278,12 +241,15 @@ TEST_F(operated, goes_on_where_its_work_does_not_end) {
 }
 
 TEST_F(operated, goes_on_where_work_of_another_context_does_not_end) {
-  const auto p = start_impatient();
-  ASSERT_EQ(p->ask("work"), "ok");
-  const std::string stream = p->ask("queue_in_context");
-  expect_refused(*p);
-  ASSERT_EQ(p->ask("end_queue " + stream), "ok");
-  expect_suspended(*p);
+  for (const char *const create : {"cuCtxCreate", "cuCtxCreate_v2"}) {
+    SCOPED_TRACE(create);
+    const auto p = start_impatient();
+    ASSERT_EQ(p->ask("work"), "ok");
+    const std::string stream = p->ask(std::string("queue_in_context ") + create);
+    expect_refused(*p);
+    ASSERT_EQ(p->ask("end_queue " + stream), "ok");
+    expect_suspended(*p);
+  }
 }
 
 TEST_F(operated, goes_on_where_a_call_does_not_end) {
@@ -300,7 +266,7 @@ TEST_F(operated, goes_on_where_a_call_does_not_end) {
 TEST_F(operated, ends_its_capture_first) {
   const auto p = start();
   ASSERT_EQ(p->ask("capture"), "ok");
-  const auto suspended = p->as_operator().suspend(whole);
+  const auto suspended = p->as_operator().suspend(whole_program);
   ASSERT_FALSE(suspended);
   EXPECT_TRUE(suspended.error().is(errc::busy)) << suspended.error().message();
   ASSERT_EQ(p->ask("end_capture"), "ok") << "it is valid";
@@ -313,7 +279,7 @@ TEST_F(operated, goes_on_wherever_a_driver_call_fails) {
   if (has_several_devices()) GTEST_SKIP() << "as with one";
   const auto p = start();
   fail_each_call(
-      *p, [] {}, [&] { return p->as_operator().suspend(whole); },
+      *p, [] {}, [&] { return p->as_operator().suspend(whole_program); },
       [&](const auto &suspended) {
         if (suspended) {
           ASSERT_TRUE(p->as_operator().resume("program"));
@@ -326,7 +292,7 @@ TEST_F(operated, stays_suspended_wherever_a_call_of_its_resumption_fails) {
   if (has_several_devices()) GTEST_SKIP() << "as with one";
   const auto p = start();
   fail_each_call(
-      *p, [&] { ASSERT_TRUE(p->as_operator().suspend(whole)); },
+      *p, [&] { ASSERT_TRUE(p->as_operator().suspend(whole_program)); },
       [&] { return p->as_operator().resume("program"); },
       [&](const auto &resumed) {
         if (!resumed) {
@@ -347,7 +313,7 @@ TEST_F(operated, leaves_nothing_behind_wherever_it_is_killed) {
     ASSERT_LT(n, 10'000u);
     const auto p = start(1, {machine});
     ASSERT_EQ(p->ask("die " + std::to_string(n)), "ok");
-    const auto suspended = p->as_operator().suspend(whole);
+    const auto suspended = p->as_operator().suspend(whole_program);
     if (suspended) {
       (void)p->as_operator().resume("program");
       if (p->ask("rounds") != "") break;
@@ -374,7 +340,7 @@ TEST_F(operated, leaves_its_share_to_others_while_it_is_suspended) {
       "HOSTCUDA=profile=h200,machine=" + testing::unique_name("operated"),
       "STILLMAP_PRELOAD_SHARE=" + file("quota") + ":" + std::to_string(needed + needed / 2)};
   const auto first = start(1, shared);
-  ASSERT_TRUE(first->as_operator().suspend(whole));
+  ASSERT_TRUE(first->as_operator().suspend(whole_program));
   const auto second = start(1, shared);
   ASSERT_NE(second->constant_address(), 0u) << "it has got its memory";
   const auto early = first->as_operator().resume("program");
@@ -393,7 +359,7 @@ TEST_F(operated, leaves_its_share_to_others_while_it_is_suspended) {
 TEST_F(operated, ends_while_it_is_suspended) {
   const auto p = start();
   ASSERT_EQ(p->ask("work"), "ok");
-  ASSERT_TRUE(p->as_operator().suspend(whole));
+  ASSERT_TRUE(p->as_operator().suspend(whole_program));
   p->tell("exit");
   EXPECT_EQ(p->wait(), 0);
 }
@@ -402,7 +368,7 @@ TEST_F(operated, has_children_that_end) {
   const auto p = start();
   ASSERT_EQ(p->ask("work"), "ok");
   EXPECT_EQ(p->number("fork"), 0u);
-  ASSERT_TRUE(p->as_operator().suspend(whole));
+  ASSERT_TRUE(p->as_operator().suspend(whole_program));
   EXPECT_EQ(p->number("fork"), 0u);
   ASSERT_TRUE(p->as_operator().resume("program"));
   EXPECT_TRUE(p->works());
@@ -412,8 +378,8 @@ TEST_F(operated, stands_still_while_one_of_its_devices_is_suspended) {
   if (!has_several_devices()) GTEST_SKIP() << "one device";
   const auto p = start(2);
   ASSERT_EQ(p->ask("work"), "ok");
-  ASSERT_TRUE(p->as_operator(0).suspend(whole));
-  ASSERT_TRUE(p->as_operator(1).suspend(whole));
+  ASSERT_TRUE(p->as_operator(0).suspend(whole_program));
+  ASSERT_TRUE(p->as_operator(1).suspend(whole_program));
   ASSERT_TRUE(p->as_operator(0).resume("program"));
   const std::uint64_t rounds = p->number("rounds");
   std::this_thread::sleep_for(20ms);

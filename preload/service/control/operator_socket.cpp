@@ -7,31 +7,55 @@
 #include <utility>
 #include <vector>
 
+#include "preload/door.h"
 #include "preload/service/control/program_calls.h"
 #include "preload/service/settings.h"
 #include "stillmap/checkpoint/control/process_server.h"
 #include "stillmap/vmm/base/fork_watch.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/base/undying.h"
 
 namespace stillmap::preload {
 namespace {
 
 using tags_view = control::server_callbacks::tags_view;
 
+struct operated_device {
+  std::shared_ptr<checkpoint::suspender> suspender;
+  std::unique_ptr<control::server> server;
+};
+
 // Guarded by heaps, which creates one allocator at a time. Never destroyed.
-std::vector<std::unique_ptr<control::server>> &servers() {
-  static auto *const all = new std::vector<std::unique_ptr<control::server>>;
+std::vector<operated_device> &devices() {
+  static undying<std::vector<operated_device>> all;
   return *all;
 }
 
 const fork_watch born;
 
-// Before the program's own functions at its end, which may call the driver: they must not wait for an operator.
-// Suspended memory stays as it is.
+void resume_all(checkpoint::suspender &suspender) {
+  for (const checkpoint::suspended_tag &tag : suspender.suspended()) {
+    if (const auto resumed = suspender.resume(tag.tag); !resumed) {
+      std::fprintf(
+          stderr, "stillmap: this program ends without the memory that an operator suspended: %s\n",
+          resumed.error().message().c_str());
+    }
+  }
+}
+
+// Before the program's own functions at its end, which may call the driver: they must not wait for an operator, and
+// they and its threads have their memory.
 void end_control() noexcept {
   if (born.in_child()) return;
-  for (auto &server : servers()) server.reset();
+  door::let_this_thread_pass();
+  for (operated_device &d : devices()) {
+    d.server.reset();
+    (void)with_host_memory([&]() -> status {
+      resume_all(*d.suspender);
+      return {};
+    });
+  }
   program_calls::all().end();
 }
 
@@ -50,12 +74,10 @@ control::server_options options_for(int ordinal) {
 status listen(const caching_allocator &heap) {
   const device &d = heap.device();
   control::server_options options = options_for(d.ordinal());
-  // It outlives the servers, so that suspended memory is not lost with them.
-  STILLMAP_ASSIGN_OR_RETURN(auto suspender, checkpoint::suspender::create(d));
-  options.suspender = std::shared_ptr<checkpoint::suspender>(suspender.release(), [](auto *) {});
+  STILLMAP_ASSIGN_OR_RETURN(options.suspender, checkpoint::suspender::create(d));
   STILLMAP_ASSIGN_OR_RETURN(
       auto made, control::create_process_server(d, given_settings().control_folder, options));
-  servers().push_back(std::make_unique<control::server>(std::move(made)));
+  devices().push_back({options.suspender, std::make_unique<control::server>(std::move(made))});
   return {};
 }
 

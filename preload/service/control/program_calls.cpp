@@ -14,6 +14,20 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
+// Lets the calls of the program go on at the end of the scope.
+class calls_held {
+ public:
+  explicit calls_held(bool here) noexcept : here_(here) {}
+  ~calls_held() {
+    if (here_) door::open();
+  }
+  calls_held(const calls_held &) = delete;
+  void keep() noexcept { here_ = false; }
+
+ private:
+  bool here_;
+};
+
 status not_in_time(const char *what, std::chrono::milliseconds timeout) {
   const auto ms = static_cast<std::uint64_t>(timeout.count());
   return make_error(errc::busy, what, ms, ms, error_unit::milliseconds);
@@ -47,6 +61,7 @@ status program_calls::hold(int ordinal, tags_view tags, std::chrono::millisecond
       return not_in_time(
           "a call of the program to the driver did not end in time: the program goes on", timeout);
     }
+    calls_held until_idle(is_first);
     const status idle = [&]() -> status {
       // Waiting would invalidate it.
       if (captures::under_way()) {
@@ -62,11 +77,9 @@ status program_calls::hold(int ordinal, tags_view tags, std::chrono::millisecond
       if (work.outcome == work_outcome::stopped) return cancelled();
       return work.failure;
     }();
-    if (!idle) {
-      if (is_first) door::open();
-      return idle;
-    }
+    if (!idle) return idle;
     held_.merge(added);
+    until_idle.keep();
     return {};
   });
 }

@@ -24,8 +24,8 @@ class program_calls {
   // Holds new calls, and waits until those under way have ended and all that is queued in the program's contexts is
   // done. Until release() of all that was held, the program's threads wait where they call the driver.
   // Ensures: failure: the calls go on.
-  // Errors:  busy (not all has ended by the deadline: value, limit in ms; a stream captures a graph; more contexts than
-  //          are known), operation_canceled (`stop`), the driver's.
+  // Errors:  busy (not all has ended by the deadline: value, limit in ms; a stream captures a graph), out_of_memory
+  //          (host memory), operation_canceled (`stop`), the driver's.
   status hold(int ordinal, tags_view tags, std::chrono::milliseconds timeout,
               const std::stop_token &stop) STILLMAP_EXCLUDES(mutex_);
   // Lets calls go on once nothing is held any more. Harmless for what is not held.

@@ -65,12 +65,8 @@ class worker {
   std::thread thread_{[this] { loop(); }};
 };
 
-using create_context = CUresult(CUcontext *, unsigned, CUdevice);
-
 int all(unsigned seed) {
   CLIENT_CHECK(cuInit(0));
-  // The headers differ in the parameters of cuCtxCreate.
-  const auto create = hostcuda<create_context>("cuCtxCreate_v2");
   int devices = 0;
   CLIENT_CHECK(cuDeviceGetCount(&devices));
   std::vector<CUcontext> contexts{nullptr};
@@ -101,7 +97,7 @@ int all(unsigned seed) {
         break;
       case 3: {
         CUcontext made = nullptr;
-        CLIENT_CHECK(one.run([&] { return create(&made, 0, device); }));
+        CLIENT_CHECK(one.run([&] { return create_context(&made, device); }));
         contexts.push_back(made);
         break;
       }

@@ -87,9 +87,7 @@ int waits_in_several_contexts() {
   if (use_device(0) != 0) return 1;
   CUcontext primary = nullptr, other = nullptr;
   CLIENT_CHECK(cuCtxGetCurrent(&primary));
-  // The headers differ in the parameters of cuCtxCreate.
-  const auto create = hostcuda<CUresult(CUcontext *, unsigned, CUdevice)>("cuCtxCreate_v2");
-  CLIENT_CHECK(create(&other, 0, 0));
+  CLIENT_CHECK(create_context(&other));
   for (const CUcontext context : {other, primary, other}) {
     CLIENT_CHECK(cuCtxSetCurrent(context));
     const CUstream s = new_stream();

@@ -148,6 +148,15 @@ int other_pools() {
   CLIENT_CHECK(cuMemAllocFromPoolAsync(&second, 40 * MiB, pool, nullptr));
   CLIENT_CHECK(cuMemFree(second));
   CLIENT_EXPECT(left() == limit);
+  // A pool is the device's, whichever context was current.
+  CUcontext own = nullptr;
+  CLIENT_CHECK(create_context(&own));
+  CLIENT_CHECK(cuMemAllocFromPoolAsync(&first, 40 * MiB, pool, nullptr));
+  CLIENT_CHECK(cuCtxDestroy(own));
+  if (use_device(0) != 0) return 1;
+  CLIENT_EXPECT(left() == 24 * MiB);
+  CLIENT_CHECK(cuMemFreeAsync(first, nullptr));
+  CLIENT_EXPECT(left() == limit);
   CLIENT_CHECK(cuMemPoolDestroy(pool));
   return 0;
 }
@@ -155,11 +164,9 @@ int other_pools() {
 // Memory goes with its context.
 int contexts() {
   CLIENT_CHECK(cuInit(0));
-  // The headers differ in the parameters of cuCtxCreate.
-  const auto create_context = hostcuda<CUresult(CUcontext *, unsigned, CUdevice)>("cuCtxCreate_v2");
   CUdeviceptr at = 0;
   CUcontext own = nullptr, primary = nullptr;
-  CLIENT_CHECK(create_context(&own, 0, 0));
+  CLIENT_CHECK(create_context(&own));
   CLIENT_CHECK(cuMemAllocManaged(&at, 40 * MiB, CU_MEM_ATTACH_GLOBAL));
   CLIENT_CHECK(cuCtxDestroy(own));
   for (const bool reset : {true, false}) {
@@ -178,7 +185,7 @@ int contexts() {
       CLIENT_CHECK(cuDevicePrimaryCtxRelease(0));
     }
   }
-  CLIENT_CHECK(create_context(&own, 0, 0));
+  CLIENT_CHECK(create_context(&own));
   CLIENT_EXPECT(left() == limit);
   return 0;
 }

@@ -9,7 +9,18 @@
 #include <memory>
 #include <sstream>
 
+#include "tests/preload/clients/operated_trouble.h"
 #include "tests/preload/clients/semantics.h"
+
+void *operator new(std::size_t bytes) {
+  return client::allocate(bytes, __builtin_return_address(0));
+}
+void operator delete(void *at) noexcept {
+  std::free(at);
+}
+void operator delete(void *at, std::size_t) noexcept {
+  std::free(at);
+}
 
 namespace client {
 namespace {
@@ -127,16 +138,27 @@ int operate(int devices) {
     for (auto &w : workers) w->finish();
     if (in_a_call.joinable()) in_a_call.join();
   };
-  std::atexit([] { cuCtxSynchronize(); });  // as of a library with statics
+  // As of a library with statics, which saves what it has.
+  static const CUdeviceptr saved_at_exit = constant;
+  static const pid_t program = ::getpid();
+  std::atexit([] {
+    if (::getpid() != program) return;
+    unsigned char byte = 0;
+    cuMemcpyDtoH(&byte, saved_at_exit, 1);
+    if (byte == 0 || !holds(saved_at_exit, block_bytes, byte)) ::_exit(3);
+  });
   using fail_function = CUresult(const char *, std::uint64_t, CUresult);
   using before_function = CUresult(const char *, std::uint64_t, void (*)(void *), void *);
   using fired_function = CUresult(std::uint64_t *);
+  trouble others(workers[0]->context(), constant);
   std::cout << "ready " << constant << ' ' << block_bytes << std::endl;
   for (std::string line; std::getline(std::cin, line);) {
     std::istringstream words(line);
     std::string command;
     words >> command;
-    if (command == "work" || command == "rest") {
+    if (const auto found = others.commands().find(command); found != others.commands().end()) {
+      std::cout << found->second(words) << std::endl;
+    } else if (command == "work" || command == "rest") {
       for (auto &w : workers) w->set_working(command == "work");
       std::cout << "ok" << std::endl;
     } else if (command == "rounds") {
@@ -198,9 +220,9 @@ int operate(int devices) {
       CLIENT_CHECK(cuMemsetD8Async(constant, constant_byte, block_bytes, held));
       std::cout << "ok" << std::endl;
     } else if (command == "queue_in_context") {  // of another context
-      // The headers differ in the parameters of cuCtxCreate.
-      CLIENT_CHECK((hostcuda<CUresult(CUcontext *, unsigned, CUdevice)>("cuCtxCreate_v2")(
-          &other_context, 0, 0)));
+      std::string symbol;
+      words >> symbol;
+      CLIENT_CHECK(create_context(&other_context, 0, symbol.c_str()));
       const CUstream s = new_stream();
       hold(s);
       CLIENT_CHECK(cuMemsetD8Async(constant, constant_byte, block_bytes, s));

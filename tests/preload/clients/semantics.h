@@ -43,6 +43,12 @@ inline int use_device(int ordinal) {
   return 0;
 }
 
+inline CUresult create_context(CUcontext *context, CUdevice device = 0,
+                               const char *symbol = "cuCtxCreate_v2") {
+  // The headers differ in the parameters of cuCtxCreate.
+  return hostcuda<CUresult(CUcontext *, unsigned, CUdevice)>(symbol)(context, 0, device);
+}
+
 inline CUdeviceptr block_of(std::size_t bytes) {
   CUdeviceptr at = 0;
   if (const CUresult r = cuMemAlloc(&at, bytes))
