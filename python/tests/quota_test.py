@@ -280,15 +280,18 @@ class Reclaimers(QuotaTestCase):
         reclaimer.close()
 
     def test_later(self):
-        ready = []
+        ready, asked = [], threading.Event()
 
         def later(nbytes):
-            return self.release(nbytes) if ready else stillmap.RECLAIM_LATER
+            if ready:
+                return self.release(nbytes)
+            asked.set()
+            return stillmap.RECLAIM_LATER
 
         with self.holder.add_reclaimer("evictable", later):
             self.holder.start_thread()
             end = self.ask()
-            time.sleep(0.1)
+            self.assertTrue(asked.wait(20))
             self.assertEqual(self.calls, [])
             ready.append(True)
             self.assertEqual(self.poll(self.holder.poll), 40)

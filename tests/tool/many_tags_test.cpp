@@ -52,8 +52,9 @@ TEST_F(many_tags, a_migration_of_all_has_all) {
   ASSERT_EQ(sent.status, 0) << sent.err;
   EXPECT_EQ(stopped_, tag_count);
   EXPECT_EQ(released_, tag_count);
-  const ran saved = run("task snapshot --timeout 30 '" + control_of("there") + "' --all -o '" +
-                        file("b.smi") + "'");
+  once("there.out", "stillmap: ok: ");
+  const ran saved =
+      run("task snapshot '" + control_of("there") + "' --all -o '" + file("b.smi") + "'");
   ASSERT_EQ(saved.status, 0) << saved.err;
   EXPECT_EQ(tags_in(file("b.smi")), tag_count);
 }
