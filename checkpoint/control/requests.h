@@ -41,6 +41,15 @@ struct tag_status {
   std::optional<checkpoint::backing_store> store;
 };
 
+// What the application knows of its memory on the device. Bytes.
+struct memory_figures {
+  std::uint64_t allocated = 0;  // in blocks that it uses
+  std::uint64_t cached = 0;     // mapped, and kept for later requests
+  std::uint64_t evictable = 0;  // what it gives to others that ask, cached memory left out
+  std::uint64_t limit = 0;      // what it may have; 0: no limit
+  std::string quota;            // the shared quota that it takes part in; empty: none
+};
+
 // The request that is being carried out.
 struct job_status {
   request_kind request = request_kind::none;
@@ -63,6 +72,8 @@ struct process_status {
   std::vector<tag_status> tags;                     // ordered by tag
   // Tags that the response has no room for, and their memory: `tags` is cut short.
   std::uint64_t omitted_tags = 0, omitted_mapped_bytes = 0, omitted_suspended_bytes = 0;
+  std::uint64_t published_bytes = 0;     // of mapped memory that a holder has for other processes
+  std::optional<memory_figures> memory;  // nullopt: the application does not say
   job_status job;
 };
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "stillmap/checkpoint/base/socket_channel.h"
+#include "stillmap/checkpoint/control/requests.h"
 #include "stillmap/checkpoint/migration/record.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
 #include "stillmap/vmm/stream.h"
@@ -35,6 +36,8 @@ struct server_callbacks {
   // During a migration of a task that writes faster than it can be copied: asks it to write less,
   // by this fraction of its speed: 0 (full speed) to below 1. Optional.
   std::function<void(tags_view tags, double fraction)> throttle;
+  // For a status. Called at any time, also during another callback; it must not wait. Optional.
+  std::function<memory_figures()> memory;
 };
 
 struct server_options {

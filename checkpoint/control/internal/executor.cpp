@@ -92,7 +92,9 @@ process_status executor::status() const {
     t.reserved_bytes += b.range.bytes;
     t.mapped_bytes += b.mapped_bytes;
     t.suspended_bytes += b.suspended_bytes;
+    if (checkpoint::find_published(device_, b)) s.published_bytes += b.mapped_bytes;
   }
+  if (options_.task.memory) s.memory = options_.task.memory();
   {
     const lock_guard lock(mutex_);
     for (auto &[tag, t] : tags) {

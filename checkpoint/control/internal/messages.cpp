@@ -101,6 +101,15 @@ void fields(Wire &w, field_of<Wire, process_status> &s) {
   if constexpr (Wire::reads) {
     s.job.elapsed = std::chrono::milliseconds(static_cast<std::int64_t>(elapsed & INT64_MAX));
   }
+  w(s.published_bytes);
+  bool has_memory = s.memory.has_value();
+  w(has_memory);
+  if constexpr (Wire::reads) {
+    if (has_memory) s.memory.emplace();
+  }
+  if (s.memory) {
+    w(s.memory->allocated, s.memory->cached, s.memory->evictable, s.memory->limit, s.memory->quota);
+  }
   w.elements(s.tags, w.count(s.tags, 40), [&](auto &t) {
     w(t.tag, t.blocks, t.reserved_bytes, t.mapped_bytes, t.suspended_bytes,
       up_to(t.store, backing_store::discard));

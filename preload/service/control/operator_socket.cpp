@@ -9,6 +9,7 @@
 
 #include "preload/door.h"
 #include "preload/service/control/program_calls.h"
+#include "preload/service/memory/heaps.h"
 #include "preload/service/settings.h"
 #include "stillmap/checkpoint/control/process_server.h"
 #include "stillmap/vmm/base/fork_watch.h"
@@ -59,6 +60,19 @@ void end_control() noexcept {
   program_calls::all().end();
 }
 
+control::memory_figures figures_of(int ordinal) {
+  control::memory_figures out;
+  if (const caching_allocator *const heap = heaps::of_device(ordinal)) {
+    const arena_stats total = heap->stats().total;
+    out.allocated = total.live;
+    out.cached = total.committed - total.live;
+  }
+  const settings &given = given_settings();
+  out.limit = given.limit == SIZE_MAX ? 0 : given.limit;
+  if (!given.share.name.empty()) out.quota = quota_name(given.share, ordinal);
+  return out;
+}
+
 control::server_options options_for(int ordinal) {
   control::server_options o;
   o.task.quiesce = [ordinal](tags_view tags, const std::stop_token &stop) {
@@ -67,6 +81,7 @@ control::server_options options_for(int ordinal) {
     return program_calls::all().hold(ordinal, tags, given_settings().control_timeout, stop);
   };
   o.task.resume = [ordinal](tags_view tags) { program_calls::all().release(ordinal, tags); };
+  o.task.memory = [ordinal] { return figures_of(ordinal); };
   o.keeps_memory = "the program does not know of Stillmap and could not go on without its memory";
   return o;
 }

@@ -163,6 +163,7 @@ std::vector<stillmap::testing::fuzz_input> fuzz_corpus() {
   s.device = "NVIDIA H200";
   s.tags = {{"", 1, 2, 3, 4, {}}, {"weights", 4, 5, 6, 7, checkpoint::backing_store::file}};
   s.job = {request_kind::migrate, std::chrono::milliseconds(12), 8, 9, migration::step::copied};
+  s.memory = memory_figures{1, 2, 3, 4, "gpu0"};
   migration::progress p;
   p.bytes_per_second = 7;
   const bytes all_responses[] = {encode(s),

@@ -26,6 +26,8 @@ process_status a_status() {
            3,
            10,
            true};
+  s.published_bytes = 11;
+  s.memory = memory_figures{12, 13, 14, 15, "gpu0"};
   return s;
 }
 

@@ -25,8 +25,26 @@ std::string as_json(const control::process_status &s) {
   json.end().field("omitted_tags", s.omitted_tags);
   json.field("omitted_mapped_bytes", s.omitted_mapped_bytes);
   json.field("omitted_suspended_bytes", s.omitted_suspended_bytes);
+  json.field("published_bytes", s.published_bytes);
+  if (s.memory) {
+    json.begin_object("allocator").field("live_bytes", s.memory->allocated);
+    json.field("cached_bytes", s.memory->cached).field("evictable_bytes", s.memory->evictable);
+    s.memory->limit == 0 ? json.nothing("limit_bytes") : json.field("limit_bytes", s.memory->limit);
+    json.field("quota", s.memory->quota).end();
+  } else {
+    json.nothing("allocator");
+  }
   job_json(json, s.job);
   return json.end().text();
+}
+
+std::string allocator_text(const control::memory_figures &m) {
+  std::string out =
+      fmt::format("{} live, {} cached", format_bytes(m.allocated), format_bytes(m.cached));
+  if (m.evictable != 0) out += fmt::format(", {} evictable", format_bytes(m.evictable));
+  if (m.limit != 0) out += ", limit " + format_bytes(m.limit);
+  if (!m.quota.empty()) out += ", of the quota " + printable(m.quota);
+  return out;
 }
 
 void print(const control::process_status &s) {
@@ -48,6 +66,8 @@ void print(const control::process_status &s) {
     fmt::print("  and {} more tags: {} mapped, {} suspended\n", s.omitted_tags,
                format_bytes(s.omitted_mapped_bytes), format_bytes(s.omitted_suspended_bytes));
   }
+  if (s.published_bytes != 0) fmt::print("published: {}\n", format_bytes(s.published_bytes));
+  if (s.memory) fmt::print("allocator: {}\n", allocator_text(*s.memory));
   if (const std::string busy = job_text(s.job); !busy.empty()) fmt::print("busy: {}\n", busy);
 }
 

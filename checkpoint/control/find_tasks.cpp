@@ -1,0 +1,66 @@
+#include "stillmap/checkpoint/control/find_tasks.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+#include <system_error>
+
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
+
+namespace stillmap::control {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_control_socket(std::string_view name) {
+  return name.ends_with("control");
+}
+
+void add_abstract(std::vector<std::string> &out) {
+  constexpr const char *accepts = "00010000", *stream = "0001";
+  std::ifstream in("/proc/net/unix");
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    std::string number, references, protocol, flags, type, state, inode, name;
+    words >> number >> references >> protocol >> flags >> type >> state >> inode >> name;
+    if (flags == accepts && type == stream && name.starts_with("@stillmap") &&
+        is_control_socket(name)) {
+      out.push_back(name);
+    }
+  }
+}
+
+status add_of_folder(const std::string &folder, found_tasks &out) {
+  std::error_code trouble;
+  for (const auto &entry : fs::directory_iterator(folder, trouble)) {
+    std::error_code ignored;
+    if (!entry.is_socket(ignored)) continue;
+    if (is_control_socket(entry.path().native())) {
+      out.sockets.push_back(entry.path().string());
+    } else {
+      ++out.other_sockets;
+    }
+  }
+  if (!trouble) return {};
+  return make_system_error(trouble.value(), "the folder cannot be read", folder);
+}
+
+}  // namespace
+
+result<found_tasks> find_tasks(std::span<const std::string> folders) {
+  return with_host_memory("control::find_tasks", [&]() -> result<found_tasks> {
+    found_tasks out;
+    add_abstract(out.sockets);
+    for (const std::string &folder : folders) {
+      STILLMAP_RETURN_IF_ERROR(add_of_folder(folder, out));
+    }
+    std::sort(out.sockets.begin(), out.sockets.end());
+    out.sockets.erase(std::unique(out.sockets.begin(), out.sockets.end()), out.sockets.end());
+    return out;
+  });
+}
+
+}  // namespace stillmap::control
