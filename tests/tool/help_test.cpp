@@ -172,7 +172,7 @@ TEST_F(help, every_command_has_a_manual_page_and_is_offered) {
 
 TEST_F(help, bash_completes) {
   if (std::system("bash -c true >/dev/null 2>&1") != 0) GTEST_SKIP() << "no bash here";
-  EXPECT_EQ(offers("stillmap t"), "task trace\n");
+  EXPECT_EQ(offers("stillmap t"), "task top trace\n");
   EXPECT_EQ(offers("stillmap task handoff ''"), "send receive\n");
   EXPECT_EQ(offers("stillmap task handoff send --t"), "--tag --to --timeout\n");
   EXPECT_EQ(offers("stillmap task migrate s"), "send status\n");

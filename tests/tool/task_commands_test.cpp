@@ -282,7 +282,7 @@ TEST_F(task_commands, who_is_not_there_is_named) {
   expect(run("task status @nobody-at-all"), 3, {"no process accepts connections"});
   expect(run("task handoff receive " + new_place() + " --timeout 0.05 </dev/null"), 4,
          {"did not answer in time"});
-  expect_usage("task status", "SOCKET");
+  expect_usage("task status", "TASK");
   expect_usage("task snapshot " + where_ + " -o x.smi", "either --tag or --all");
   expect_usage("task snapshot " + where_ + " --all --tag weights -o x.smi",
                "either --tag or --all");

@@ -14,6 +14,16 @@ def _shared_library(name):
         "/usr/lib",
     ]]
 
+def _run_time_library(name):
+    return ["%s/lib%s" % (folder, name) for folder in [
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/aarch64-linux-gnu",
+        "/lib/x86_64-linux-gnu",
+        "/lib/aarch64-linux-gnu",
+        "/usr/lib64",
+        "/usr/lib",
+    ]]
+
 _DEPENDENCIES = {
     "googletest": struct(
         url = "https://github.com/google/googletest/archive/refs/tags/release-1.12.1.tar.gz",
@@ -100,6 +110,19 @@ _DEPENDENCIES = {
             "include/liburing.h": ["/usr/include/liburing.h"],
             "include/liburing": ["/usr/include/liburing"],
             "lib/liburing.so": _shared_library("uring"),
+        },
+    ),
+    # Always the system's, as the terminals that it knows are.
+    "ncursesw": struct(
+        url = "",
+        package = "libncurses-dev",
+        system = {
+            "include/curses.h": ["/usr/include/curses.h", "/usr/include/ncursesw/curses.h"],
+            "include/ncurses_dll.h": ["/usr/include/ncurses_dll.h", "/usr/include/ncursesw/ncurses_dll.h"],
+            "include/unctrl.h": ["/usr/include/unctrl.h", "/usr/include/ncursesw/unctrl.h"],
+            # Not the name for linking, which is a script.
+            "lib/libncursesw.so.6": _run_time_library("ncursesw.so.6"),
+            "lib/libtinfo.so.6": _run_time_library("tinfo.so.6"),
         },
     ),
     # Always the system's: cryptography is what a distribution keeps patched, and its build is no

@@ -23,7 +23,7 @@ bool is_literal(const std::string &word) {
 bool is_other_value(const std::string &word) {
   static const std::vector<std::string> others{"N",    "SIZE", "SECONDS", "TAG",   "NAME",
                                                "TEXT", "OPS",  "COMMAND", "SPEED", "ADDRESS",
-                                               "HEX",  "MS",   "VAR"};
+                                               "HEX",  "MS",   "VAR",     "FILTER"};
   return std::find(others.begin(), others.end(), word) != others.end();
 }
 

@@ -11,6 +11,7 @@ command make_commands() {
   add_image_commands(root);
   add_task_commands(root);
   add_quota_commands(root);
+  add_top_command(root);
   add_trace_commands(root);
   add_doctor_command(root);
   add_demo_commands(root);

@@ -25,6 +25,10 @@ std::string join(const std::vector<std::string> &words, const std::string &betwe
   return fmt::format("{}", fmt::join(words, between));
 }
 
+bool is_number(const std::string &text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+}
+
 std::string shell_quoted(const std::string &text) {
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);

@@ -10,6 +10,7 @@ namespace stillmap::tool {
 
 std::vector<std::string> split(const std::string &text, char at);
 std::string join(const std::vector<std::string> &words, const std::string &between);
+bool is_number(const std::string &text);            // decimal digits, at least one
 std::string shell_quoted(const std::string &text);  // one word in single quotes
 
 // Breaks lines at spaces so that each has at most `width` columns; all but the first are indented.

@@ -3,70 +3,26 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-#include <string_view>
 
+#include "stillmap/checkpoint/control/find_tasks.h"
 #include "stillmap/checkpoint/control/status_query.h"
-#include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
+#include "tools/stillmap/common/text.h"
+#include "tools/stillmap/task/address.h"
 #include "tools/stillmap/task/request.h"
 
 namespace stillmap::tool {
 namespace {
 
-namespace fs = std::filesystem;
-
 // How long all of them may take together.
 constexpr std::chrono::milliseconds list_timeout{1'000};
 
-// By their names, because connecting to a socket of another kind may disturb the process there.
-struct found_sockets {
-  std::vector<std::string> control;
-  std::size_t others = 0;  // in the folders
-};
-
-bool is_control_socket(std::string_view name) {
-  return name.ends_with("control");
-}
-
-// Abstract names of ours on which a process of this network namespace listens, and sockets in one of
-// the folders.
-outcome<found_sockets> find_sockets(const std::vector<std::string> &folders) {
-  constexpr const char *accepts = "00010000", *stream = "0001";
-  found_sockets found;
-  std::vector<std::string> &out = found.control;
-  std::ifstream in("/proc/net/unix");
-  for (std::string line; std::getline(in, line);) {
-    std::istringstream words(line);
-    std::string number, references, protocol, flags, type, state, inode, name;
-    words >> number >> references >> protocol >> flags >> type >> state >> inode >> name;
-    if (flags == accepts && type == stream && name.starts_with("@stillmap") &&
-        is_control_socket(name)) {
-      out.push_back(name);
-    }
-  }
-  for (const std::string &folder : folders) {
-    std::error_code trouble;
-    for (const auto &entry : fs::directory_iterator(folder, trouble)) {
-      std::error_code ignored;
-      if (!entry.is_socket(ignored)) continue;
-      if (is_control_socket(entry.path().native())) {
-        out.push_back(entry.path().string());
-      } else {
-        ++found.others;
-      }
-    }
-    if (trouble) {
-      const operation_scope scope("task list");
-      return fail(make_system_error(trouble.value(), "the folder cannot be read", folder).value());
-    }
-  }
-  std::sort(out.begin(), out.end());
-  out.erase(std::unique(out.begin(), out.end()), out.end());
-  return found;
+bool match(const std::vector<task_filter> &filters, pid_t pid) {
+  if (filters.empty()) return true;
+  const process_identity process = identify(pid);
+  return std::all_of(filters.begin(), filters.end(),
+                     [&](const task_filter &f) { return f.matches(process); });
 }
 
 struct task_found {
@@ -108,23 +64,33 @@ void print_json(const std::vector<task_found> &all) {
 }  // namespace
 
 outcome<exit_status> run_task_list(const task_list_options &o) {
-  STILLMAP_ASSIGN_OR_RETURN(const auto sockets, find_sockets(o.folders));
-  STILLMAP_ASSIGN_OR_RETURN(auto statuses, control::query_status(sockets.control, list_timeout));
+  std::vector<task_filter> filters;
+  for (const std::string &text : o.filters) {
+    STILLMAP_ASSIGN_OR_RETURN(filters.emplace_back(), filter_of(text));
+  }
+  STILLMAP_ASSIGN_OR_RETURN(const auto found, control::find_tasks(o.folders));
+  STILLMAP_ASSIGN_OR_RETURN(auto statuses, control::query_status(found.sockets, list_timeout));
   std::vector<task_found> all;
   std::size_t width = 6;
   for (std::size_t i = 0; i < statuses.size(); ++i) {
-    width = std::max(width, sockets.control[i].size());
-    all.push_back({sockets.control[i], std::move(statuses[i])});
+    const pid_t pid = statuses[i] ? statuses[i]->pid : pid_in(found.sockets[i]);
+    if (!match(filters, pid)) continue;
+    width = std::max(width, found.sockets[i].size());
+    all.push_back({found.sockets[i], std::move(statuses[i])});
   }
   if (o.json) {
     print_json(all);
+    return exit_ok;
+  }
+  if (all.empty() && !found.sockets.empty()) {
+    fmt::print("no task matches; {}\n", counted(found.sockets.size(), "other task"));
     return exit_ok;
   }
   if (all.empty()) {
     fmt::print("no process listens on a socket @stillmap*control{}\n",
                o.folders.empty() ? "; name the folders of other control sockets"
                                  : ", or *control in the folders");
-    print_others(sockets.others);
+    print_others(found.other_sockets);
     return exit_ok;
   }
   fmt::print("{:<{}}  {:>8}  tags      mapped   suspended  request\n", "socket", width, "pid");
@@ -145,7 +111,7 @@ outcome<exit_status> run_task_list(const task_list_options &o) {
                t.status->pid, t.status->tags.size() + t.status->omitted_tags, format_bytes(mapped),
                format_bytes(suspended), job.empty() ? "-" : job);
   }
-  print_others(sockets.others);
+  print_others(found.other_sockets);
   return exit_ok;
 }
 

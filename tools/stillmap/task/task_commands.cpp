@@ -1,6 +1,8 @@
 #include "tools/stillmap/task/task_commands.h"
 
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/cli/commands.h"
+#include "tools/stillmap/task/address.h"
 
 namespace stillmap::tool {
 namespace {
@@ -8,9 +10,15 @@ namespace {
 constexpr const char *tags_help = "send or save the memory of this tag; can be repeated";
 
 void add_socket(command &c, std::string &socket) {
-  c.argument(socket, "SOCKET",
-             "the control socket of the process: a path, or an abstract name after '@'")
+  c.argument(socket, "TASK",
+             "the control socket of the process: a path, or an abstract name after '@'. Or the one "
+             "task that is meant by a "
+             "process id, job:ID (of Slurm), name:PROGRAM, user:USER, pod:UID or container:ID")
       .required();
+  c.run = [run = c.run, &socket]() -> outcome<exit_status> {
+    STILLMAP_ASSIGN_OR_RETURN(socket, address_of(socket));
+    return run();
+  };
 }
 
 void add_task(command &c, task_options &into) {
@@ -25,6 +33,10 @@ void add_list(command &group) {
                 "ends in 'control': an abstract one that begins with '@stillmap', or one in the "
                 "given folders. It connects to no other socket.");
   c.arguments(o.folders, "DIR", "folders with control sockets (default: none)");
+  c.texts("--filter", o.filters, "FILTER",
+          "only tasks of this process id, job:ID (of Slurm), name:PROGRAM, user:USER, pod:UID or "
+          "container:ID; of "
+          "several filters a task matches all");
   c.json(o.json);
 }
 

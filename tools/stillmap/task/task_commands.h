@@ -28,7 +28,7 @@ struct task_options {
 };
 
 struct task_list_options {
-  std::vector<std::string> folders;
+  std::vector<std::string> folders, filters;
   bool json = false;
 };
 outcome<exit_status> run_task_list(const task_list_options &o);

@@ -1,0 +1,113 @@
+#include "tools/stillmap/machine/device_usage.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <array>
+
+namespace stillmap::tool {
+namespace {
+
+constexpr int nvml_success = 0, nvml_insufficient_size = 7;
+constexpr unsigned long long not_available = ~0ULL;
+constexpr unsigned longest_text = 96;
+
+}  // namespace
+
+struct nvml::functions {
+  // As nvml.h of CUDA 12 and 13 declares them.
+  using device_handle = struct nvmlDevice_st *;
+  struct memory_v1 {
+    unsigned long long total, free, used;
+  };
+  struct process_info {
+    unsigned pid;
+    unsigned long long used;
+    unsigned gpu_instance, compute_instance;
+  };
+
+  int (*init)() = nullptr;
+  int (*shutdown)() = nullptr;
+  int (*count)(unsigned *) = nullptr;
+  int (*handle)(unsigned, device_handle *) = nullptr;
+  int (*name)(device_handle, char *, unsigned) = nullptr;
+  int (*uuid)(device_handle, char *, unsigned) = nullptr;
+  int (*memory)(device_handle, memory_v1 *) = nullptr;
+  int (*compute)(device_handle, unsigned *, process_info *) = nullptr;
+
+  bool look_up(void *library) {
+    const auto find = [&](auto &function, const char *symbol) {
+      function =
+          reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, symbol));
+      return function != nullptr;
+    };
+    return find(init, "nvmlInit_v2") && find(shutdown, "nvmlShutdown") &&
+           find(count, "nvmlDeviceGetCount_v2") && find(handle, "nvmlDeviceGetHandleByIndex_v2") &&
+           find(name, "nvmlDeviceGetName") && find(uuid, "nvmlDeviceGetUUID") &&
+           find(memory, "nvmlDeviceGetMemoryInfo") &&
+           find(compute, "nvmlDeviceGetComputeRunningProcesses_v3");
+  }
+
+  // A process may come between the two calls.
+  std::vector<process_usage> processes_on(device_handle d) const {
+    std::vector<process_info> infos;
+    unsigned n = 0;
+    int done = compute(d, &n, nullptr);
+    while (done == nvml_insufficient_size) {
+      infos.resize(n + 16);
+      n = static_cast<unsigned>(infos.size());
+      done = compute(d, &n, infos.data());
+    }
+    std::vector<process_usage> out;
+    for (unsigned i = 0; done == nvml_success && i < n && i < infos.size(); ++i) {
+      out.push_back({infos[i].pid, infos[i].used == not_available
+                                       ? std::nullopt
+                                       : std::optional<std::uint64_t>(infos[i].used)});
+    }
+    return out;
+  }
+
+  std::optional<device_usage> usage_of(unsigned index) const {
+    device_handle d = nullptr;
+    std::array<char, longest_text> text{};
+    memory_v1 m{};
+    if (handle(index, &d) != nvml_success || memory(d, &m) != nvml_success) return std::nullopt;
+    device_usage out;
+    out.total = m.total;
+    out.used = m.used;
+    if (uuid(d, text.data(), longest_text) == nvml_success) out.uuid = text.data();
+    if (name(d, text.data(), longest_text) == nvml_success) out.name = text.data();
+    out.processes = processes_on(d);
+    return out;
+  }
+};
+
+outcome<std::unique_ptr<nvml>> nvml::open() {
+  void *const library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return fail(exit_not_found, fmt::format("no NVML: {}", ::dlerror()));
+  auto found = std::make_unique<functions>();
+  if (!found->look_up(library)) {
+    return fail(exit_not_found, "NVML is older than the driver 525, and lacks functions");
+  }
+  if (const int code = found->init(); code != nvml_success) {
+    return fail(exit_not_found, fmt::format("NVML does not start: its code is {}", code));
+  }
+  return std::unique_ptr<nvml>(new nvml(std::move(found)));
+}
+
+nvml::nvml(std::unique_ptr<functions> f) : call_(std::move(f)) {}
+nvml::~nvml() {
+  call_->shutdown();
+}
+
+std::vector<device_usage> nvml::devices() const {
+  std::vector<device_usage> out;
+  unsigned n = 0;
+  if (call_->count(&n) != nvml_success) return out;
+  for (unsigned i = 0; i < n; ++i) {
+    if (auto usage = call_->usage_of(i)) out.push_back(std::move(*usage));
+  }
+  return out;
+}
+
+}  // namespace stillmap::tool

@@ -1,0 +1,43 @@
+// What NVML says of the memory of this machine's GPUs: of each device, and of each process on it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/stillmap/common/outcome.h"
+
+namespace stillmap::tool {
+
+struct process_usage {
+  std::uint32_t pid = 0;               // in NVML's PID namespace: the host's
+  std::optional<std::uint64_t> bytes;  // nullopt: the driver does not say, as in some containers
+};
+
+struct device_usage {
+  std::string uuid;  // "GPU-1f3b…", or "MIG-…"
+  std::string name;
+  std::uint64_t total = 0, used = 0;  // bytes
+  std::vector<process_usage> processes;
+};
+
+// NVML, loaded when it is opened. Threads: one at a time.
+class nvml {
+ public:
+  // Errors: exit_not_found (there is no NVML, or it does not start: no driver).
+  static outcome<std::unique_ptr<nvml>> open();
+  ~nvml();
+  nvml(const nvml &) = delete;
+
+  // All devices, in NVML's order. A device that does not answer is left out.
+  std::vector<device_usage> devices() const;
+
+ private:
+  struct functions;
+  explicit nvml(std::unique_ptr<functions> f);
+  std::unique_ptr<functions> call_;
+};
+
+}  // namespace stillmap::tool

@@ -1,0 +1,83 @@
+// What the machine's device memory is used for: devices, the tasks on each that have a control socket, and the rest.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "stillmap/checkpoint/control/requests.h"
+#include "tools/stillmap/machine/device_usage.h"
+#include "tools/stillmap/machine/process_identity.h"
+
+namespace stillmap::tool {
+
+// A wait for memory of a shared quota.
+struct quota_wait {
+  std::uint64_t bytes = 0;           // 0: it does not wait
+  std::vector<std::uint32_t> asked;  // the processes that were asked for memory since it waits
+};
+
+// A task on one device. Bytes.
+struct task_view {
+  std::string socket;
+  process_identity process;
+  std::string trouble;  // why it did not say, or why it is not believed; empty: it did, and is
+  std::uint64_t held =
+      0;  // on the device: as the driver says, where it does; else what the task has mapped
+  std::uint64_t mapped = 0, suspended = 0, published = 0;
+  std::optional<control::memory_figures> memory;
+  control::job_status job;
+  quota_wait wait;
+  double growth = 0;  // of `held`, bytes a second since the last look
+
+  // "runs", "suspended", "snapshot 40 %", "waits for 2 GiB of 4711", "no answer: …".
+  std::string state() const;
+};
+
+struct device_view {
+  std::string uuid, name;
+  std::uint64_t total = 0, used = 0;  // bytes, as the driver says
+  std::vector<task_view> tasks;
+  // used = the tasks' `held` + this: programs without a control socket, and what the driver needs.
+  std::uint64_t others = 0;
+  std::size_t other_processes = 0;
+};
+
+struct machine_view {
+  std::vector<device_view> devices;
+  std::vector<task_view> without_device;  // did not answer, and the driver does not know them
+};
+
+// Looks at the machine again and again. Threads: one at a time.
+class machine_watch {
+ public:
+  // Beside abstract control sockets, those in `folders`. `timeout`: how long all tasks may take to answer together.
+  machine_watch(std::vector<std::string> folders, std::chrono::milliseconds timeout);
+  ~machine_watch();
+
+  // Errors: those of control::find_tasks, host memory.
+  outcome<machine_view> look();
+
+ private:
+  struct sample {
+    std::uint64_t held = 0;
+    std::chrono::steady_clock::time_point at;
+  };
+  using task_key = std::pair<std::string, pid_t>;  // its socket, and its process
+
+  process_identity identity_of(pid_t pid);
+  double growth_of(const task_view &t, std::chrono::steady_clock::time_point now) const;
+
+  const std::vector<std::string> folders_;
+  const std::chrono::milliseconds timeout_;
+  std::unique_ptr<nvml> nvml_;  // null: there is none
+  std::map<pid_t, process_identity> identities_;
+  std::map<task_key, sample> last_;
+};
+
+}  // namespace stillmap::tool

@@ -1,0 +1,62 @@
+#include "tools/stillmap/top/background.h"
+
+#include <fmt/format.h>
+
+#include "stillmap/checkpoint/control/client.h"
+#include "tools/stillmap/common/size.h"
+
+namespace stillmap::tool {
+
+view_updater::view_updater(machine_watch &watch, std::chrono::milliseconds interval)
+    : watch_(watch), interval_(interval), thread_([this](const std::stop_token &s) { run(s); }) {}
+
+void view_updater::run(const std::stop_token &stop) {
+  auto next = std::chrono::steady_clock::now();
+  while (!stop.stop_requested()) {
+    auto view = watch_.look();
+    std::unique_lock lock(mutex_);
+    trouble_ = view ? "" : view.error().line;
+    if (view) latest_ = std::move(*view);
+    next = std::max(next + interval_, std::chrono::steady_clock::now());
+    changed_.wait_until(lock, stop, next, [] { return false; });
+  }
+}
+
+std::optional<machine_view> view_updater::take() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(latest_, std::nullopt);
+}
+
+std::string view_updater::trouble() const {
+  const std::lock_guard lock(mutex_);
+  return trouble_;
+}
+
+bool task_requests::start(const task_view &t, what w) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->running) return false;
+    state_->running = true;
+    state_->message = fmt::format("{} {}: under way",
+                                  w == what::suspend ? "suspending" : "resuming", t.process.pid);
+  }
+  std::thread([state = state_, socket = t.socket, pid = t.process.pid, w] {
+    const control::client task(socket);
+    const auto done = w == what::suspend ? task.suspend({.all = true}) : task.resume_all();
+    const std::string text =
+        done ? fmt::format("{} of {}: {}", w == what::suspend ? "suspended" : "resumed", pid,
+                           format_bytes(done->bytes))
+             : printable(done.error().message());
+    const std::lock_guard lock(state->mutex);
+    state->message = text;
+    state->running = false;
+  }).detach();
+  return true;
+}
+
+std::string task_requests::message() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->message;
+}
+
+}  // namespace stillmap::tool
