@@ -9,7 +9,7 @@ STILLMAP_PACKAGES=(
   g++ python3 python3-dev
   bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
   googletest libbenchmark-dev libexpected-dev libfmt-dev libxxhash-dev libzstd-dev
-  flatbuffers-compiler libflatbuffers-dev liblz4-dev libncurses-dev libssl-dev liburing-dev
+  flatbuffers-compiler libflatbuffers-dev liblz4-dev libmicrohttpd-dev libncurses-dev libssl-dev liburing-dev
   libopenmpi-dev openmpi-bin
 )
 

@@ -122,7 +122,7 @@ TEST_F(machine_view_test, finds_a_task_by_its_process) {
   auto made = control::create_process_server(dev(), "", {});
   ASSERT_TRUE(made) << made.error().message();
   const std::string pid = std::to_string(::getpid());
-  const auto by_pid = tool::address_of(pid);
+  const auto by_pid = tool::resolve_task(pid);
   ASSERT_TRUE(by_pid) << by_pid.error().line;
   EXPECT_EQ(*by_pid, "@stillmap-" + pid + ".control");
   expect(run("task status " + pid), 0, {"process " + pid});
@@ -132,8 +132,8 @@ TEST_F(machine_view_test, finds_a_task_by_its_process) {
   expect_failure("task status 1", 3, "no task is 1");
   expect_failure("task status job:77", 3, "no task is job:77");
   expect_usage("task list --filter what:7", "is no filter");
-  EXPECT_EQ(tool::address_of("no.control").value_or(""), "no.control");
-  EXPECT_EQ(tool::address_of("@4711").value_or(""), "@4711");
+  EXPECT_EQ(tool::resolve_task("no.control").value_or(""), "no.control");
+  EXPECT_EQ(tool::resolve_task("@4711").value_or(""), "@4711");
   // A second one of this process.
   auto second = control::create_process_server(dev(), "", {});
   ASSERT_TRUE(second) << second.error().message();

@@ -125,6 +125,15 @@ _DEPENDENCIES = {
             "lib/libtinfo.so.6": _run_time_library("tinfo.so.6"),
         },
     ),
+    # Always the system's, as the TLS that it is linked to.
+    "microhttpd": struct(
+        url = "",
+        package = "libmicrohttpd-dev",
+        system = {
+            "include/microhttpd.h": ["/usr/include/microhttpd.h"],
+            "lib/libmicrohttpd.so": _shared_library("microhttpd"),
+        },
+    ),
     # Always the system's: cryptography is what a distribution keeps patched, and its build is no
     # Bazel's business.
     "openssl": struct(

@@ -14,6 +14,7 @@ void add_task_commands(command &root);
 void add_run_command(command &root);
 void add_quota_commands(command &root);
 void add_top_command(command &root);
+void add_metrics_command(command &root);
 void add_trace_commands(command &root);
 void add_demo_commands(command &root);
 void add_map_command(command &root);

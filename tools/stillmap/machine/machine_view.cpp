@@ -46,6 +46,7 @@ void disbelieve_excess(answer &a) {
   t.trouble = fmt::format("says that it has {} of the device's {}",
                           format_bytes(std::max(t.mapped, t.published)), format_bytes(a.total));
   t.mapped = t.suspended = t.published = 0;
+  t.tags.clear();
   t.memory.reset();
 }
 
@@ -62,9 +63,19 @@ answer answer_of(std::string socket, const result<control::process_status> &s) {
   out.total = s->memory_total;
   out.used = s->memory_total - std::min(s->memory_free, s->memory_total);
   out.task.process.pid = s->pid;
-  out.task.mapped = s->omitted_mapped_bytes;
-  out.task.suspended = s->omitted_suspended_bytes;
+  control::tag_status rest;
+  rest.mapped_bytes = s->omitted_mapped_bytes;
+  rest.suspended_bytes = s->omitted_suspended_bytes;
   for (const control::tag_status &t : s->tags) {
+    if (!t.tag.empty() && out.task.tags.size() < task_view::most_tags) {
+      out.task.tags.push_back(t);
+      continue;
+    }
+    rest.mapped_bytes = capped_sum(rest.mapped_bytes, t.mapped_bytes);
+    rest.suspended_bytes = capped_sum(rest.suspended_bytes, t.suspended_bytes);
+  }
+  if (rest.mapped_bytes != 0 || rest.suspended_bytes != 0) out.task.tags.push_back(rest);
+  for (const control::tag_status &t : out.task.tags) {
     out.task.mapped = capped_sum(out.task.mapped, t.mapped_bytes);
     out.task.suspended = capped_sum(out.task.suspended, t.suspended_bytes);
   }

@@ -24,12 +24,15 @@ struct quota_wait {
 
 // A task on one device. Bytes.
 struct task_view {
+  static constexpr std::size_t most_tags = 64;
   std::string socket;
   process_identity process;
   std::string trouble;  // why it did not say, or why it is not believed; empty: it did, and is
   std::uint64_t held =
       0;  // on the device: as the driver says, where it does; else what the task has mapped
   std::uint64_t mapped = 0, suspended = 0, published = 0;
+  std::vector<control::tag_status>
+      tags;  // the first most_tags; with the rest as one, without a name
   std::optional<control::memory_figures> memory;
   control::job_status job;
   quota_wait wait;

@@ -61,7 +61,7 @@ outcome<task_filter> filter_of(const std::string &text) {
   return task_filter{text.substr(0, colon), text.substr(colon + 1)};
 }
 
-outcome<std::string> address_of(const std::string &text) {
+outcome<std::string> resolve_task(const std::string &text) {
   if (is_address(text)) return text;
   STILLMAP_ASSIGN_OR_RETURN(const task_filter filter, filter_of(text));
   STILLMAP_ASSIGN_OR_RETURN(const auto all, control::find_tasks());

@@ -23,6 +23,6 @@ outcome<task_filter> filter_of(const std::string &text);
 // The address of the one task that `text` means: an address is taken as it is, and so is a file of that name; a filter
 // is looked up among the abstract sockets of this machine.
 // Errors: exit_not_found (no task is that), exit_usage (several are: the line names them).
-outcome<std::string> address_of(const std::string &text);
+outcome<std::string> resolve_task(const std::string &text);
 
 }  // namespace stillmap::tool

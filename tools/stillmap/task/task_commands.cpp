@@ -16,7 +16,7 @@ void add_socket(command &c, std::string &socket) {
              "process id, job:ID (of Slurm), name:PROGRAM, user:USER, pod:UID or container:ID")
       .required();
   c.run = [run = c.run, &socket]() -> outcome<exit_status> {
-    STILLMAP_ASSIGN_OR_RETURN(socket, address_of(socket));
+    STILLMAP_ASSIGN_OR_RETURN(socket, resolve_task(socket));
     return run();
   };
 }
