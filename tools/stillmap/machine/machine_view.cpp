@@ -16,8 +16,6 @@
 namespace stillmap::tool {
 namespace {
 
-using clock = std::chrono::steady_clock;
-
 // As NVML writes it: "GPU-01020304-0506-0708-090a-0b0c0d0e0f10".
 std::string uuid_text(const std::array<unsigned char, 16> &uuid) {
   std::string out = "GPU-";
@@ -252,7 +250,8 @@ process_identity machine_watch::identity_of(pid_t pid) {
   return known;
 }
 
-double machine_watch::growth_of(const task_view &t, clock::time_point now) const {
+double machine_watch::growth_of(const task_view &t,
+                                std::chrono::steady_clock::time_point now) const {
   const auto before = last_.find({t.socket, t.process.pid});
   if (before == last_.end() || before->second.at == now) return 0;
   const double seconds = std::chrono::duration<double>(now - before->second.at).count();
@@ -264,7 +263,7 @@ outcome<machine_view> machine_watch::look() {
   STILLMAP_ASSIGN_OR_RETURN(const auto statuses, control::query_status(found.sockets, timeout_));
   gathering gathered;
   if (nvml_) gathered.add_driver_figures(nvml_->devices());
-  const auto now = clock::now();
+  const auto now = std::chrono::steady_clock::now();
   std::map<task_key, sample> samples;
   std::map<pid_t, process_identity> alive;
   for (std::size_t i = 0; i < found.sockets.size(); ++i) {

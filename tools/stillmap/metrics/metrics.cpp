@@ -25,8 +25,6 @@
 namespace stillmap::tool {
 namespace {
 
-using clock = std::chrono::steady_clock;
-
 constexpr std::chrono::seconds answer_limit{1};
 constexpr unsigned client_timeout_s = 5;
 
@@ -38,9 +36,9 @@ class metrics_source {
   using format = std::string (*)(const machine_view &, double look_seconds);
   outcome<std::string> read(format f) {
     const std::lock_guard lock(mutex_);
-    const auto begun = clock::now();
+    const auto begun = std::chrono::steady_clock::now();
     STILLMAP_ASSIGN_OR_RETURN(const machine_view view, watch_.look());
-    return f(view, std::chrono::duration<double>(clock::now() - begun).count());
+    return f(view, std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count());
   }
 
  private:
