@@ -32,6 +32,7 @@
   X(cuVDPAUCtxCreate_v2, (word to, number flags, number device, number display, word get_proc_address)) \
   X(cuGetExportTable, (word table, word id)) \
   /* Memory ends with its context: service/memory/ended_contexts.cpp. */ \
+  X(cuCtxDetach, (word context)) \
   X(cuCtxDestroy, (word context)) \
   X(cuCtxDestroy_v2, (word context)) \
   X(cuDevicePrimaryCtxRelease, (number device)) \
@@ -45,14 +46,10 @@
   X(cuStreamBeginCapture_v2_ptsz, (word stream, number mode)) \
   X(cuStreamBeginCaptureToGraph, (word stream, word graph, word nodes, word edges, word count, number mode)) \
   X(cuStreamBeginCaptureToGraph_ptsz, (word stream, word graph, word nodes, word edges, word count, number mode)) \
-  X(cuStreamBeginCaptureToCig, (word stream, word parameters)) \
-  X(cuStreamBeginCaptureToCig_ptsz, (word stream, word parameters)) \
   X(cuStreamBeginRecaptureToGraph, (word stream, number mode, word graph, word callback, word data)) \
   X(cuStreamBeginRecaptureToGraph_ptsz, (word stream, number mode, word graph, word callback, word data)) \
   X(cuStreamEndCapture, (word stream, word graph)) \
   X(cuStreamEndCapture_ptsz, (word stream, word graph)) \
-  X(cuStreamEndCaptureToCig, (word stream)) \
-  X(cuStreamEndCaptureToCig_ptsz, (word stream)) \
   X(cuStreamDestroy, (word stream)) \
   X(cuStreamDestroy_v2, (word stream)) \
   /* The device's default pool: service/memory/default_pool.cpp. */ \

@@ -8,6 +8,7 @@
 
 #include "stillmap/checkpoint/base/key_file.h"
 #include "stillmap/checkpoint/common/published_blocks.h"
+#include "stillmap/checkpoint/image/digest.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 #include "stillmap/vmm/address_space.h"
 #include "stillmap/vmm/base/try.h"
@@ -160,6 +161,8 @@ stillmap::status executor::quiesce(tags_view tags, const std::stop_token &stop) 
     return make_error(errc::operation_canceled,
                       "the request was cancelled, or the server is being destroyed");
   }
+  // What OpenSSL loads at its first use, it loads while the application runs: that may need the loader's lock.
+  (void)image::digest_of_contents({}, {});
   return options_.task.quiesce ? options_.task.quiesce(tags, stop) : stillmap::status{};
 }
 

@@ -15,7 +15,6 @@
 #include "stillmap/vmm/base/fork_watch.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
-#include "stillmap/vmm/base/undying.h"
 
 namespace stillmap::preload {
 namespace {
@@ -29,7 +28,12 @@ struct operated_device {
 
 // Guarded by heaps, which creates one allocator at a time. Never destroyed.
 std::vector<operated_device> &devices() {
-  static undying<std::vector<operated_device>> all;
+  static auto *const all = [] {
+    auto *const made = new std::vector<operated_device>;
+    made->reserve(
+        device_memory::most_devices);  // the program may end while another device gets its server
+    return made;
+  }();
   return *all;
 }
 

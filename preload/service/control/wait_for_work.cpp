@@ -22,18 +22,6 @@ namespace {
 // A context that was destroyed by a call that no wrapper has seen has no work. Source: cuda.h.
 constexpr driver_code invalid_context = 201, context_is_destroyed = 709;
 
-driver_code synchronize(word context) noexcept {
-  driver_code result = pass_on<function::cuCtxPushCurrent_v2>(context);
-  if (result == code::success) {
-    result = pass_on<function::cuCtxSynchronize>();
-    word popped = 0;
-    pass_on<function::cuCtxPopCurrent_v2>(reinterpret_cast<word>(&popped));
-  }
-  const bool gone = result == invalid_context || result == context_is_destroyed;
-  if (gone) contexts::forget(context);
-  return gone ? code::success : result;
-}
-
 // Between the request and the thread that waits for it, which may outlive it.
 struct waiting {
   stillmap::mutex mutex;
@@ -44,11 +32,24 @@ struct waiting {
   std::atomic<bool> abandoned{false};
 };
 
+driver_code synchronize(word context, const waiting &w) noexcept {
+  driver_code result = pass_on<function::cuCtxPushCurrent_v2>(context);
+  if (result == code::success) {
+    result = w.abandoned.load() ? code::success : pass_on<function::cuCtxSynchronize>();
+    word popped = 0;
+    pass_on<function::cuCtxPopCurrent_v2>(reinterpret_cast<word>(&popped));
+  }
+  const bool gone = result == invalid_context || result == context_is_destroyed;
+  // Later the program may have another context with this handle.
+  if (gone && !w.abandoned.load()) contexts::forget(context);
+  return gone ? code::success : result;
+}
+
 driver_code synchronize_all(word primary, const waiting &w) noexcept {
-  driver_code result = synchronize(primary);
+  driver_code result = synchronize(primary, w);
   contexts::each([&](word context) {
     if (result == code::success && context != primary && !w.abandoned.load())
-      result = synchronize(context);
+      result = synchronize(context, w);
   });
   return result;
 }
@@ -82,6 +83,7 @@ work_result wait_for_queued_work(int ordinal, std::chrono::steady_clock::time_po
   };
   if (last_late() && !await(*last_late(), deadline, stop)) return not_ended();
   last_late().reset();
+  if (stop.stop_requested() || std::chrono::steady_clock::now() >= deadline) return not_ended();
   const auto common = std::make_shared<waiting>();
   const auto primary = reinterpret_cast<word>(heap->device().context());
   try {

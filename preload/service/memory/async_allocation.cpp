@@ -90,9 +90,7 @@ driver_code destroy_stream(word stream) noexcept {
       static_cast<void>(heap.forget_stream(reinterpret_cast<stream_handle>(stream)));
     });
   }
-  const bool captured = captures::is_capturing(stream);
-  const driver_code result = pass_on<f>(stream);
-  if (result == code::success && captured) captures::end_stream(stream);
+  const driver_code result = captures::destroy<f>(stream);
   note_work();
   return result;
 }

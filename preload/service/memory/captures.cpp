@@ -1,8 +1,7 @@
 #include "preload/service/memory/captures.h"
 
-#include <algorithm>
+#include <list>
 #include <new>
-#include <vector>
 
 #include "preload/service/serve.h"
 #include "stillmap/vmm/base/mutex.h"
@@ -15,15 +14,17 @@ constinit std::atomic<int> captures::count_{0};
 namespace {
 
 struct capture {
-  word stream;
-  word context;  // of the stream
+  word id =
+      0;  // the driver's; two threads' default streams have one handle, and one of them has two
+  word context = 0;  // of the stream
+  bool marked = false;
 };
+// Nodes are made and freed without the lock: the program's operator new may capture.
+using nodes = std::list<capture>;
 
 struct capture_list {
   stillmap::mutex mutex;
-  // The default stream of each thread has the same handle.
-  std::vector<capture> all STILLMAP_GUARDED_BY(mutex);
-  std::size_t beginning STILLMAP_GUARDED_BY(mutex) = 0;  // with room, and not yet in `all`
+  nodes all STILLMAP_GUARDED_BY(mutex);
 };
 
 capture_list &list() noexcept {
@@ -31,133 +32,154 @@ capture_list &list() noexcept {
   return *captures;
 }
 
-template <function query>
-bool is_capturing(word stream) noexcept {
-  number status = 0;
-  return pass_on<query>(stream, reinterpret_cast<word>(&status)) == code::success && status != 0;
+std::atomic<bool> in_child{false};
+
+// Takes those out for which which(capture) is true.
+template <class Which>
+void end(std::atomic<int> &count, Which which) noexcept {
+  if (in_child.load(std::memory_order_relaxed)) return;
+  nodes gone;
+  {
+    capture_list &l = list();
+    const lock_guard lock(l.mutex);
+    for (auto c = l.all.begin(); c != l.all.end();) {
+      const auto one = c++;
+      if (which(*one)) gone.splice(gone.end(), l.all, one);
+    }
+  }
+  count.fetch_sub(static_cast<int>(gone.size()), std::memory_order_relaxed);
 }
 
-template <function context_of, function f, class... Arguments>
-driver_code begin(word stream, Arguments... arguments) noexcept {
-  word context = 0;
-  if (pass_on<context_of>(stream, reinterpret_cast<word>(&context)) != code::success) context = 0;
-  if (!captures::make_room()) return code::out_of_memory;
+template <class Change>
+void change_each(Change change) noexcept {
+  if (in_child.load(std::memory_order_relaxed)) return;
+  capture_list &l = list();
+  const lock_guard lock(l.mutex);
+  for (capture &c : l.all) change(c);
+}
+
+// The driver's number of the capture; 0: the stream captures nothing.
+template <function info>
+word id_of(word stream) noexcept {
+  number status = 0;
+  word id = 0;
+  const driver_code asked = pass_on<info>(stream, reinterpret_cast<word>(&status),
+                                          reinterpret_cast<word>(&id), word{0}, word{0}, word{0});
+  return asked == code::success && status != 0 ? id : 0;
+}
+
+template <function info, function context_of, function f, class... Arguments>
+driver_code begin(std::atomic<int> &count, word stream, Arguments... arguments) noexcept {
+  nodes made;
+  try {
+    made.emplace_back();
+  } catch (const std::bad_alloc &) {
+    return code::out_of_memory;
+  }
+  pass_on<context_of>(stream, reinterpret_cast<word>(&made.front().context));
+  count.fetch_add(1, std::memory_order_relaxed);
   const driver_code result = pass_on<f>(stream, arguments...);
-  result == code::success ? captures::begin(stream, context) : captures::leave_room();
+  made.front().id = result == code::success ? id_of<info>(stream) : 0;
+  if (made.front().id == 0 || in_child.load(std::memory_order_relaxed)) {
+    count.fetch_sub(1, std::memory_order_relaxed);
+    return result;
+  }
+  capture_list &l = list();
+  const lock_guard lock(l.mutex);
+  l.all.splice(l.all.end(), made);
   return result;
 }
 
 // A call that fails may have ended the capture or not: one of another thread has not.
-template <function query, function f, class... Arguments>
-driver_code end(word stream, Arguments... arguments) noexcept {
+template <function info, function f, class... Arguments>
+driver_code finish(std::atomic<int> &count, word stream, Arguments... arguments) noexcept {
+  const word id = captures::under_way() ? id_of<info>(stream) : 0;
   const driver_code result = pass_on<f>(stream, arguments...);
-  if (captures::under_way() && !is_capturing<query>(stream)) captures::end_stream(stream);
+  if (id != 0 && id_of<info>(stream) != id)
+    end(count, [&](const capture &c) { return c.id == id; });
   return result;
 }
 
 }  // namespace
 
-bool captures::make_room() noexcept {
-  capture_list &l = list();
-  const lock_guard lock(l.mutex);
-  try {
-    l.all.reserve(l.all.size() + l.beginning + 1);
-  } catch (const std::bad_alloc &) {
-    return false;
-  }
-  ++l.beginning;
-  return true;
-}
-
-void captures::leave_room() noexcept {
-  capture_list &l = list();
-  const lock_guard lock(l.mutex);
-  --l.beginning;
-}
-
-void captures::begin(word stream, word context) noexcept {
-  capture_list &l = list();
-  const lock_guard lock(l.mutex);
-  --l.beginning;
-  l.all.push_back({stream, context});
-  count_.store(static_cast<int>(l.all.size()), std::memory_order_relaxed);
-}
-
-void captures::end_stream(word stream) noexcept {
-  capture_list &l = list();
-  const lock_guard lock(l.mutex);
-  const auto found = std::find_if(l.all.begin(), l.all.end(),
-                                  [&](const capture &c) { return c.stream == stream; });
-  if (found != l.all.end()) l.all.erase(found);
-  count_.store(static_cast<int>(l.all.size()), std::memory_order_relaxed);
-}
-
-void captures::end_context(word context) noexcept {
+void captures::mark(word context) noexcept {
   if (context == 0 || !under_way()) return;
-  capture_list &l = list();
-  const lock_guard lock(l.mutex);
-  std::erase_if(l.all, [&](const capture &c) { return c.context == context; });
-  count_.store(static_cast<int>(l.all.size()), std::memory_order_relaxed);
+  change_each([&](capture &c) { c.marked = c.marked || c.context == context; });
 }
 
-bool captures::is_capturing(word stream) noexcept {
-  return under_way() && preload::is_capturing<function::cuStreamIsCapturing>(stream);
+void captures::unmark(word context) noexcept {
+  if (context == 0 || !under_way()) return;
+  change_each([&](capture &c) { c.marked = c.marked && c.context != context; });
+}
+
+void captures::end_marked(word context) noexcept {
+  if (context == 0 || !under_way()) return;
+  end(count_, [&](const capture &c) { return c.marked && c.context == context; });
+}
+
+template <function f>
+driver_code captures::destroy(word stream) noexcept {
+  const word id = under_way() ? id_of<function::cuStreamGetCaptureInfo_v2>(stream) : 0;
+  const driver_code result = pass_on<f>(stream);
+  if (result == code::success && id != 0) end(count_, [&](const capture &c) { return c.id == id; });
+  return result;
+}
+template driver_code captures::destroy<function::cuStreamDestroy>(word stream) noexcept;
+template driver_code captures::destroy<function::cuStreamDestroy_v2>(word stream) noexcept;
+
+void captures::leave_in_child() noexcept {
+  in_child.store(true, std::memory_order_relaxed);
+  count_.store(0, std::memory_order_relaxed);
 }
 
 driver_code serve(numbered<function::cuStreamBeginCapture>, word stream) noexcept {
-  return begin<function::cuStreamGetCtx, function::cuStreamBeginCapture>(stream);
-}
-driver_code serve(numbered<function::cuStreamBeginCapture_ptsz>, word stream) noexcept {
-  return begin<function::cuStreamGetCtx_ptsz, function::cuStreamBeginCapture_ptsz>(stream);
+  return begin<function::cuStreamGetCaptureInfo_v2, function::cuStreamGetCtx,
+               function::cuStreamBeginCapture>(captures::counter(), stream);
 }
 driver_code serve(numbered<function::cuStreamBeginCapture_v2>, word stream, number mode) noexcept {
-  return begin<function::cuStreamGetCtx, function::cuStreamBeginCapture_v2>(stream, mode);
-}
-driver_code serve(numbered<function::cuStreamBeginCapture_v2_ptsz>, word stream,
-                  number mode) noexcept {
-  return begin<function::cuStreamGetCtx_ptsz, function::cuStreamBeginCapture_v2_ptsz>(stream, mode);
+  return begin<function::cuStreamGetCaptureInfo_v2, function::cuStreamGetCtx,
+               function::cuStreamBeginCapture_v2>(captures::counter(), stream, mode);
 }
 driver_code serve(numbered<function::cuStreamBeginCaptureToGraph>, word stream, word graph,
                   word nodes, word edges, word count, number mode) noexcept {
-  return begin<function::cuStreamGetCtx, function::cuStreamBeginCaptureToGraph>(
-      stream, graph, nodes, edges, count, mode);
-}
-driver_code serve(numbered<function::cuStreamBeginCaptureToGraph_ptsz>, word stream, word graph,
-                  word nodes, word edges, word count, number mode) noexcept {
-  return begin<function::cuStreamGetCtx_ptsz, function::cuStreamBeginCaptureToGraph_ptsz>(
-      stream, graph, nodes, edges, count, mode);
-}
-driver_code serve(numbered<function::cuStreamBeginCaptureToCig>, word stream,
-                  word parameters) noexcept {
-  return begin<function::cuStreamGetCtx, function::cuStreamBeginCaptureToCig>(stream, parameters);
-}
-driver_code serve(numbered<function::cuStreamBeginCaptureToCig_ptsz>, word stream,
-                  word parameters) noexcept {
-  return begin<function::cuStreamGetCtx_ptsz, function::cuStreamBeginCaptureToCig_ptsz>(stream,
-                                                                                        parameters);
+  return begin<function::cuStreamGetCaptureInfo_v2, function::cuStreamGetCtx,
+               function::cuStreamBeginCaptureToGraph>(captures::counter(), stream, graph, nodes,
+                                                      edges, count, mode);
 }
 driver_code serve(numbered<function::cuStreamBeginRecaptureToGraph>, word stream, number mode,
                   word graph, word callback, word data) noexcept {
-  return begin<function::cuStreamGetCtx, function::cuStreamBeginRecaptureToGraph>(
-      stream, mode, graph, callback, data);
+  return begin<function::cuStreamGetCaptureInfo_v2, function::cuStreamGetCtx,
+               function::cuStreamBeginRecaptureToGraph>(captures::counter(), stream, mode, graph,
+                                                        callback, data);
+}
+driver_code serve(numbered<function::cuStreamEndCapture>, word stream, word graph) noexcept {
+  return finish<function::cuStreamGetCaptureInfo_v2, function::cuStreamEndCapture>(
+      captures::counter(), stream, graph);
+}
+driver_code serve(numbered<function::cuStreamBeginCapture_ptsz>, word stream) noexcept {
+  return begin<function::cuStreamGetCaptureInfo_v2_ptsz, function::cuStreamGetCtx_ptsz,
+               function::cuStreamBeginCapture_ptsz>(captures::counter(), stream);
+}
+driver_code serve(numbered<function::cuStreamBeginCapture_v2_ptsz>, word stream,
+                  number mode) noexcept {
+  return begin<function::cuStreamGetCaptureInfo_v2_ptsz, function::cuStreamGetCtx_ptsz,
+               function::cuStreamBeginCapture_v2_ptsz>(captures::counter(), stream, mode);
+}
+driver_code serve(numbered<function::cuStreamBeginCaptureToGraph_ptsz>, word stream, word graph,
+                  word nodes, word edges, word count, number mode) noexcept {
+  return begin<function::cuStreamGetCaptureInfo_v2_ptsz, function::cuStreamGetCtx_ptsz,
+               function::cuStreamBeginCaptureToGraph_ptsz>(captures::counter(), stream, graph,
+                                                           nodes, edges, count, mode);
 }
 driver_code serve(numbered<function::cuStreamBeginRecaptureToGraph_ptsz>, word stream, number mode,
                   word graph, word callback, word data) noexcept {
-  return begin<function::cuStreamGetCtx_ptsz, function::cuStreamBeginRecaptureToGraph_ptsz>(
-      stream, mode, graph, callback, data);
-}
-driver_code serve(numbered<function::cuStreamEndCapture>, word stream, word graph) noexcept {
-  return end<function::cuStreamIsCapturing, function::cuStreamEndCapture>(stream, graph);
+  return begin<function::cuStreamGetCaptureInfo_v2_ptsz, function::cuStreamGetCtx_ptsz,
+               function::cuStreamBeginRecaptureToGraph_ptsz>(captures::counter(), stream, mode,
+                                                             graph, callback, data);
 }
 driver_code serve(numbered<function::cuStreamEndCapture_ptsz>, word stream, word graph) noexcept {
-  return end<function::cuStreamIsCapturing_ptsz, function::cuStreamEndCapture_ptsz>(stream, graph);
-}
-
-driver_code serve(numbered<function::cuStreamEndCaptureToCig>, word stream) noexcept {
-  return end<function::cuStreamIsCapturing, function::cuStreamEndCaptureToCig>(stream);
-}
-driver_code serve(numbered<function::cuStreamEndCaptureToCig_ptsz>, word stream) noexcept {
-  return end<function::cuStreamIsCapturing_ptsz, function::cuStreamEndCaptureToCig_ptsz>(stream);
+  return finish<function::cuStreamGetCaptureInfo_v2_ptsz, function::cuStreamEndCapture_ptsz>(
+      captures::counter(), stream, graph);
 }
 
 }  // namespace stillmap::preload

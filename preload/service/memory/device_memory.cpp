@@ -1,5 +1,7 @@
 #include "preload/service/memory/device_memory.h"
 
+#include "preload/service/memory/captures.h"
+
 #include <pthread.h>
 
 #include <algorithm>
@@ -34,6 +36,7 @@ void prepare_for_forks() noexcept {
   static const int registered = ::pthread_atfork(nullptr, nullptr, [] {
     in_child.store(true, std::memory_order_relaxed);
     served_memory::leave_in_child();
+    captures::leave_in_child();
   });
   static_cast<void>(registered);
 }

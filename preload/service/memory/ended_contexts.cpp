@@ -6,17 +6,28 @@
 namespace stillmap::preload {
 namespace {
 
+// Calls what may end the context. What goes with it is taken out before, because a later context may have the same
+// handle; lives(): whether the context is still there after a call that succeeded.
+template <class Call, class Lives>
+driver_code end_context(word context, Call call, Lives lives) noexcept {
+  const bool known = contexts::forget(context);
+  captures::mark(context);
+  auto held = served_memory::take_out_context(context);
+  const driver_code result = call();
+  if (result == code::success && !lives()) {
+    captures::end_marked(context);
+  } else {
+    captures::unmark(context);
+    if (!held.empty()) served_memory::put_back(std::move(held));
+    if (known) contexts::note(context);
+  }
+  note_work();
+  return result;
+}
+
 template <class Call>
 driver_code destroy(word context, Call call) noexcept {
-  // Before, because a later context may have the same handle.
-  const bool known = contexts::forget(context);
-  const driver_code result = free_by_driver(served_memory::take_out_context(context), call);
-  if (result == code::success) {
-    captures::end_context(context);
-  } else if (known) {
-    contexts::note(context);
-  }
-  return result;
+  return end_context(context, call, [] { return false; });
 }
 
 // The primary context of a device, where it has one.
@@ -38,21 +49,22 @@ word primary_context(number device) noexcept {
 template <class Call>
 driver_code release_primary(number device, Call call) noexcept {
   if (!served_memory::any() && !captures::under_way()) return free_by_driver({}, call);
-  const word context = primary_context(device);
-  auto held = served_memory::take_out_context(context);
-  const driver_code result = call();
   // Others may have retained it.
-  if (primary_context(device) != 0) {
-    served_memory::put_back(std::move(held));
-  } else {
-    captures::end_context(context);
-  }
-  note_work();
-  return result;
+  return end_context(primary_context(device), call, [&] { return primary_context(device) != 0; });
 }
 
 }  // namespace
 
+// Its last use ends a context.
+driver_code serve(numbered<function::cuCtxDetach>, word context) noexcept {
+  return end_context(
+      context, [&] { return pass_on<function::cuCtxDetach>(context); },
+      [&] {
+        number version = 0;
+        return pass_on<function::cuCtxGetApiVersion>(context, reinterpret_cast<word>(&version)) ==
+               code::success;
+      });
+}
 driver_code serve(numbered<function::cuCtxDestroy>, word context) noexcept {
   return destroy(context, [&] { return pass_on<function::cuCtxDestroy>(context); });
 }

@@ -83,15 +83,26 @@ class trouble {
   const std::map<std::string, command> &commands() { return commands_; }
 
  private:
+  // The default stream of this thread, which has two handles.
+  std::string capture_thread_stream() {
+    CUgraph graph = nullptr;
+    CUresult r = hostcuda<CUresult(CUstream, CUstreamCaptureMode)>("cuStreamBeginCapture_v2_ptsz")(
+        nullptr, CU_STREAM_CAPTURE_MODE_RELAXED);
+    if (r == CUDA_SUCCESS) r = cuStreamEndCapture(CU_STREAM_PER_THREAD, &graph);
+    return said(r);
+  }
   // A graph that is captured in a context of its own, which the end of its context, or of its stream, ends.
   std::string capture_and_end(const std::string &how) {
+    if (how == "thread") return capture_thread_stream();
     CUcontext context = nullptr;
     CUstream s = nullptr;
     CUresult r = create_context(&context);
     if (r == CUDA_SUCCESS) r = cuStreamCreate(&s, CU_STREAM_NON_BLOCKING);
     if (r == CUDA_SUCCESS) r = cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED);
     if (r == CUDA_SUCCESS && how == "stream") r = cuStreamDestroy(s);
-    if (r == CUDA_SUCCESS) r = cuCtxDestroy(context);
+    if (r == CUDA_SUCCESS)
+      r = how == "detach" ? hostcuda<CUresult(CUcontext)>("cuCtxDetach")(context)
+                          : cuCtxDestroy(context);
     cuCtxSetCurrent(usual_);
     return said(r);
   }
@@ -122,12 +133,15 @@ class trouble {
       while (!leave_) {
         void *const loaded = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
         if (loaded == nullptr) std::fprintf(stderr, "%s\n", ::dlerror());
-        if (loaded == nullptr || ::dlclose(loaded) != 0) return;
+        if (loaded == nullptr || ::dlclose(loaded) != 0) {
+          leave_ = true;
+          return;
+        }
         ++loads_;
       }
     });
-    while (loads_ == 0) pause(1);
-    return "ok";
+    while (loads_ == 0 && !leave_) pause(1);
+    return leave_ ? "not loaded" : "ok";
   }
 
   void ask_for_attribute() {
