@@ -35,11 +35,13 @@ void add_abstract(std::vector<std::string> &out) {
 
 status add_of_folder(const std::string &folder, found_tasks &out) {
   std::error_code trouble;
-  for (const auto &entry : fs::directory_iterator(folder, trouble)) {
+  for (fs::directory_iterator at(folder, trouble), end; !trouble && at != end;
+       at.increment(trouble)) {
+    // Not what a link leads to: whoever made it may have no right to connect there.
     std::error_code ignored;
-    if (!entry.is_socket(ignored)) continue;
-    if (is_control_socket(entry.path().native())) {
-      out.sockets.push_back(entry.path().string());
+    if (!fs::is_socket(at->symlink_status(ignored))) continue;
+    if (is_control_socket(at->path().native())) {
+      out.sockets.push_back(at->path().string());
     } else {
       ++out.other_sockets;
     }

@@ -34,7 +34,9 @@ class status_query {
     } else if (*now) {
       outcome_.emplace(std::move(**now));
     }
+    if (outcome_) server_.reset();
   }
+  const std::optional<checkpoint::peer_credentials> &server() const { return peer_; }
 
   result<process_status> take(std::chrono::milliseconds timeout) {
     auto out = outcome_ ? std::move(*outcome_)
@@ -54,6 +56,7 @@ class status_query {
         return std::nullopt;
       }
       STILLMAP_RETURN_IF_ERROR(connected);
+      peer_ = connected->peer();
       STILLMAP_RETURN_IF_ERROR(check_server_user(*connected));
       server_.emplace(std::move(*connected));
       sent_ = server_->send(static_cast<std::uint16_t>(kind::status), encode(empty_request{}), {},
@@ -70,34 +73,38 @@ class status_query {
 
   const std::string &address_;
   std::optional<checkpoint::socket_channel> server_;
+  std::optional<checkpoint::peer_credentials> peer_;
   status sent_;
   std::optional<result<process_status>> outcome_;
 };
 
 }  // namespace
 
-result<std::vector<result<process_status>>> query_status(std::span<const std::string> addresses,
-                                                         std::chrono::milliseconds timeout) {
-  return with_host_memory(
-      "control::query_status", [&]() -> result<std::vector<result<process_status>>> {
-        std::vector<status_query> all(addresses.begin(), addresses.end());
-        const auto until = std::chrono::steady_clock::now() + timeout;
-        for (;;) {
-          std::vector<pollfd> fds;
-          for (status_query &q : all) {
-            if (!q.done()) q.advance();
-            if (!q.done()) fds.push_back({q.fd(), POLLIN, 0});
-          }
-          const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-              until - std::chrono::steady_clock::now());
-          if (fds.empty() || left <= at_once) break;
-          (void)::poll(fds.data(), fds.size(),
-                       static_cast<int>(std::min(left, connect_interval).count()));
-        }
-        std::vector<result<process_status>> out;
-        for (status_query &q : all) out.push_back(q.take(timeout));
-        return out;
-      });
+result<std::vector<queried_status>> query_status(std::span<const std::string> addresses,
+                                                 std::chrono::milliseconds timeout) {
+  return with_host_memory("control::query_status", [&]() -> result<std::vector<queried_status>> {
+    std::vector<status_query> all(addresses.begin(), addresses.end());
+    const auto until = std::chrono::steady_clock::now() + timeout;
+    for (;;) {
+      std::vector<pollfd> fds;
+      for (status_query &q : all) {
+        if (fds.size() == max_open_queries) break;
+        if (!q.done()) q.advance();
+        if (!q.done()) fds.push_back({q.fd(), POLLIN, 0});
+      }
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+      if (fds.empty() || left <= at_once) break;
+      (void)::poll(fds.data(), fds.size(),
+                   static_cast<int>(std::min(left, connect_interval).count()));
+    }
+    std::vector<queried_status> out;
+    for (status_query &q : all) {
+      auto server = q.server();
+      out.push_back({q.take(timeout), server});
+    }
+    return out;
+  });
 }
 
 }  // namespace stillmap::control

@@ -80,7 +80,8 @@ class socket_server_test : public ::testing::Test {
     return std::move(*made);
   }
   static std::uint16_t ask(socket_channel &with, std::uint16_t kind) {
-    if (const status sent = with.send(kind, {}, {}, 10s, {}); !sent) return 0;
+    // One that refuses may have closed its end before: its refusal is there to be read.
+    (void)with.send(kind, {}, {}, 10s, {});
     const auto m = with.receive(1 << 16, 60s, {});
     return m ? m->kind : std::uint16_t{0};
   }

@@ -133,8 +133,10 @@ std::vector<answer> answers() {
   status.number("in doubt", 0, 4).number("omitted", 0, 8);
   status.number("omitted mapped", 0, 8)
       .number("omitted suspended", 0, 8)
-      .number("tags", 1, 4)
-      .text("tag", "w");
+      .number("published", 0, 8)
+      .number("has figures", 1, 4);
+  for (const char *n : {"allocated", "cached", "evictable", "limit"}) status.number(n, 3, 8);
+  status.text("quota", "gpu0").number("tags", 1, 4).text("tag", "w");
   for (const char *n : {"blocks", "reserved", "mapped", "suspended"}) status.number(n, 4, 8);
   status.number("store", 0, 4);
 

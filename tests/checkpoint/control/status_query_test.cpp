@@ -50,12 +50,15 @@ TEST_F(status_query, of_all_is_sent_before_any_response_has_come) {
   ASSERT_TRUE(all) << all.error().message();
   ASSERT_EQ(all->size(), addresses.size());
   for (std::uint64_t i = 0; i < servers; ++i) {
-    ASSERT_FALSE((*all)[i]);
-    EXPECT_EQ((*all)[i].error().value, i) << (*all)[i].error().message();
-    EXPECT_EQ((*all)[i].error().detail().subject, addresses[i]);
+    ASSERT_FALSE((*all)[i].status);
+    EXPECT_EQ((*all)[i].status.error().value, i) << (*all)[i].status.error().message();
+    EXPECT_EQ((*all)[i].status.error().detail().subject, addresses[i]);
   }
-  EXPECT_EQ((*all)[servers].error().code, std::errc::connection_refused);
-  const auto &own = (*all)[servers + 1];
+  EXPECT_EQ((*all)[servers].status.error().code, std::errc::connection_refused);
+  const auto &own = (*all)[servers + 1].status;
+  ASSERT_TRUE((*all)[servers + 1].server);
+  EXPECT_EQ((*all)[servers + 1].server->pid, ::getpid());
+  EXPECT_FALSE((*all)[servers].server) << "nobody listens";
   ASSERT_TRUE(own) << own.error().message();
   EXPECT_EQ(own->pid, static_cast<std::uint32_t>(::getpid()));
   EXPECT_EQ(own->tags.size(), 2u);
@@ -67,9 +70,10 @@ TEST_F(status_query, of_a_silent_process_ends_in_time) {
   ASSERT_TRUE(silent);
   const auto all = query_status(addresses, 20ms);
   ASSERT_TRUE(all);
-  ASSERT_FALSE(all->front());
-  EXPECT_TRUE(all->front().error().is(errc::busy)) << all->front().error().message();
-  EXPECT_EQ(all->front().error().value, 20u);
+  ASSERT_FALSE(all->front().status);
+  EXPECT_TRUE(all->front().server);
+  EXPECT_TRUE(all->front().status.error().is(errc::busy)) << all->front().status.error().message();
+  EXPECT_EQ(all->front().status.error().value, 20u);
 }
 
 }  // namespace
