@@ -25,7 +25,9 @@ using tool::task_view;
 TEST(open_metrics, escapes_what_others_chose) {
   EXPECT_EQ(label_value("a\"b\\c"), "a\\\"b\\\\c");
   EXPECT_EQ(label_value("a\nb").find('\n'), std::string::npos);
-  EXPECT_EQ(label_value(std::string("\xff")).find('\xff'), std::string::npos);
+  EXPECT_EQ(label_value("a\xff\x01z"), "a\\\\xff\\\\x01z");
+  EXPECT_EQ(label_value("\xc3\xa4"), "\xc3\xa4");
+  EXPECT_NE(label_value("a\x01"), label_value("a\x02")) << "or two tags are one series";
 }
 
 machine_view a_machine() {
@@ -44,6 +46,7 @@ machine_view a_machine() {
   t.process.name = "py\"thon";
   t.process.job = "12.0";
   t.held = 50;
+  t.held_is_known = true;
   t.mapped = 45;
   t.memory = control::memory_figures{40, 5, 3, 0, ""};
   t.job.request = control::request_kind::snapshot;
@@ -59,7 +62,7 @@ TEST(open_metrics, has_each_figure_of_devices_tasks_and_tags) {
   const std::string task =
       "{device=\"GPU-1\",task=\"@stillmap-4711.control\",pid=\"4711\",user=\"ann\",program="
       "\"py\\\"thon\","
-      "job=\"12.0\",container=\"\",pod=\"\"} ";
+      "slurm_job=\"12.0\",container=\"\",pod=\"\"} ";
   for (const std::string &line :
        {std::string("stillmap_look_seconds 0.25"),
         std::string("# TYPE stillmap_device_used_bytes gauge"),
@@ -69,12 +72,20 @@ TEST(open_metrics, has_each_figure_of_devices_tasks_and_tags) {
         "stillmap_task_held_bytes" + task + "50", "stillmap_task_live_bytes" + task + "40",
         "stillmap_task_cached_bytes" + task + "5", "stillmap_task_evictable_bytes" + task + "3",
         "stillmap_task_up" + task + "1",
-        std::string("job=\"12.0\",container=\"\",pod=\"\",request=\"snapshot\"} 1"),
+        std::string("slurm_job=\"12.0\",container=\"\",pod=\"\",request=\"snapshot\"} 1"),
         std::string("stillmap_tag_mapped_bytes{device=\"GPU-1\",task=\"@stillmap-4711.control\","
                     "tag=\"weights\"} 45")}) {
     EXPECT_NE(text.find(line + "\n"), std::string::npos) << line << " is not in:\n" << text;
   }
   EXPECT_EQ(text.find("stillmap_task_limit_bytes{"), std::string::npos) << "it has no limit";
+  const std::string silent = "task=\"@stillmap-4712.control\"";
+  for (const char *const family : {"held", "mapped", "suspended", "waits_for"}) {
+    EXPECT_EQ(
+        text.find(std::string("stillmap_task_") + family + "_bytes{device=\"GPU-1\"," + silent),
+        std::string::npos)
+        << "it does not say";
+  }
+  EXPECT_NE(text.find("stillmap_task_up{device=\"GPU-1\"," + silent), std::string::npos);
   EXPECT_TRUE(text.ends_with("\n# EOF\n"));
   const std::string old = tool::text_file_of(a_machine(), 0.25);
   EXPECT_EQ(old.find("# UNIT"), std::string::npos);

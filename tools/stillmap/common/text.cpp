@@ -25,6 +25,15 @@ std::string join(const std::vector<std::string> &words, const std::string &betwe
   return fmt::format("{}", fmt::join(words, between));
 }
 
+std::string first_columns(const std::string &text, std::size_t columns) {
+  std::size_t bytes = 0;
+  for (; bytes < text.size(); ++bytes) {
+    const bool begins = (static_cast<unsigned char>(text[bytes]) & 0xC0) != 0x80;
+    if (begins && columns-- == 0) break;
+  }
+  return text.substr(0, bytes);
+}
+
 bool is_number(const std::string &text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
 }

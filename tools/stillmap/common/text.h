@@ -10,6 +10,8 @@ namespace stillmap::tool {
 
 std::vector<std::string> split(const std::string &text, char at);
 std::string join(const std::vector<std::string> &words, const std::string &between);
+std::string first_columns(const std::string &text,
+                          std::size_t columns);     // one character: one column
 bool is_number(const std::string &text);            // decimal digits, at least one
 std::string shell_quoted(const std::string &text);  // one word in single quotes
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "stillmap/allocators/shared_quota.h"
@@ -11,7 +12,6 @@
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/text.h"
-#include "tools/stillmap/task/address.h"
 
 namespace stillmap::tool {
 namespace {
@@ -37,62 +37,94 @@ std::uint64_t capped_sum(std::uint64_t a, std::uint64_t b) {
   return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
-// A task can say what it likes: more than its device has is not believed, nor memory of an unknown one.
-void disbelieve_excess(answer &a) {
-  task_view &t = a.task;
-  if (t.mapped <= a.total && t.published <= t.mapped) return;
+// Above it no process has addresses.
+constexpr std::uint64_t most_addresses = std::uint64_t{1} << 57;
+
+bool is_possible(const task_view &t) {
+  const control::memory_figures none, &m = t.memory ? *t.memory : none;
+  for (const std::uint64_t bytes :
+       {t.mapped, t.suspended, m.allocated, m.cached, m.evictable, m.limit}) {
+    if (bytes > most_addresses) return false;
+  }
+  return t.published <= t.mapped;
+}
+
+// A task can say what it likes: more than its device has is not believed. `total`: as the driver says, where it is asked.
+void disbelieve_excess(task_view &t, std::uint64_t total) {
+  if (t.mapped <= total && is_possible(t)) return;
   t.trouble = fmt::format("says that it has {} of the device's {}",
-                          format_bytes(std::max(t.mapped, t.published)), format_bytes(a.total));
+                          format_bytes(std::max(t.mapped, t.published)), format_bytes(total));
+  if (t.mapped <= total) t.trouble = "says what no task can have";
   t.mapped = t.suspended = t.published = 0;
   t.tags.clear();
   t.memory.reset();
 }
 
-answer answer_of(std::string socket, const result<control::process_status> &s) {
+// The first tags; those with a longer name, and those behind them, are one without a name. Equal names are one tag.
+void add_tag(std::vector<control::tag_status> &tags, const control::tag_status &t) {
+  constexpr std::size_t longest = 200;
+  const bool has_name = !t.tag.empty() && t.tag.size() <= longest;
+  const auto of_name = [&](const std::string &name) {
+    return std::find_if(tags.begin(), tags.end(), [&](const auto &one) { return one.tag == name; });
+  };
+  auto to = of_name(has_name ? t.tag : "");
+  if (to == tags.end()) {
+    const bool room = tags.size() < task_view::most_tags;
+    if (!room) to = of_name("");
+    if (to == tags.end()) {
+      tags.emplace_back().tag = has_name && room ? t.tag : "";
+      to = std::prev(tags.end());
+    }
+  }
+  to->mapped_bytes = capped_sum(to->mapped_bytes, t.mapped_bytes);
+  to->suspended_bytes = capped_sum(to->suspended_bytes, t.suspended_bytes);
+}
+
+answer answer_of(std::string socket, const control::queried_status &q) {
   answer out;
-  out.task.socket = std::move(socket);
-  out.task.process.pid = pid_in(out.task.socket);
-  if (!s) {
-    out.task.trouble = s.error().is(errc::busy) ? "no answer" : s.error().message();
+  task_view &t = out.task;
+  t.socket = std::move(socket);
+  // Not what the task says of itself, nor its socket's name.
+  t.process.pid = q.server ? q.server->pid : 0;
+  if (!q.status) {
+    t.trouble = q.status.error().is(errc::busy) ? "no answer" : q.status.error().message();
     return out;
   }
-  out.uuid = uuid_text(s->uuid);
-  out.device_name = s->device;
-  out.total = s->memory_total;
-  out.used = s->memory_total - std::min(s->memory_free, s->memory_total);
-  out.task.process.pid = s->pid;
-  control::tag_status rest;
-  rest.mapped_bytes = s->omitted_mapped_bytes;
-  rest.suspended_bytes = s->omitted_suspended_bytes;
-  for (const control::tag_status &t : s->tags) {
-    if (!t.tag.empty() && out.task.tags.size() < task_view::most_tags) {
-      out.task.tags.push_back(t);
-      continue;
-    }
-    rest.mapped_bytes = capped_sum(rest.mapped_bytes, t.mapped_bytes);
-    rest.suspended_bytes = capped_sum(rest.suspended_bytes, t.suspended_bytes);
+  const control::process_status &s = *q.status;
+  out.uuid = uuid_text(s.uuid);
+  out.device_name = s.device;
+  out.total = s.memory_total;
+  out.used = s.memory_total - std::min(s.memory_free, s.memory_total);
+  for (const control::tag_status &tag : s.tags) add_tag(t.tags, tag);
+  if (s.omitted_tags != 0) {
+    control::tag_status rest;
+    rest.mapped_bytes = s.omitted_mapped_bytes;
+    rest.suspended_bytes = s.omitted_suspended_bytes;
+    add_tag(t.tags, rest);
   }
-  if (rest.mapped_bytes != 0 || rest.suspended_bytes != 0) out.task.tags.push_back(rest);
-  for (const control::tag_status &t : out.task.tags) {
-    out.task.mapped = capped_sum(out.task.mapped, t.mapped_bytes);
-    out.task.suspended = capped_sum(out.task.suspended, t.suspended_bytes);
+  for (const control::tag_status &tag : t.tags) {
+    t.mapped = capped_sum(t.mapped, tag.mapped_bytes);
+    t.suspended = capped_sum(t.suspended, tag.suspended_bytes);
   }
-  out.task.published = s->published_bytes;
-  out.task.memory = s->memory;
-  out.task.job = s->job;
-  disbelieve_excess(out);
+  t.published = s.published_bytes;
+  t.memory = s.memory;
+  t.job = s.job;
   return out;
 }
 
-// Who waits in a quota, by process, and whom each has asked since.
-std::map<std::uint32_t, quota_wait> waits_in(const std::string &name) {
-  std::map<std::uint32_t, quota_wait> out;
+using process_waits = std::map<std::uint32_t, quota_wait>;
+
+// Who waits in a quota, by process, and whom each has asked since. Nullopt: it cannot be read.
+std::optional<process_waits> waits_in(const std::string &name) {
+  process_waits out;
   const auto stats = shared_quota::stats_of(name);
-  const auto events = shared_quota::events_of(name);
-  if (!stats || !events) return out;
+  if (!stats) return std::nullopt;
   for (const quota_participant &p : stats->participants) {
     if (p.waiting != 0) out[p.process].bytes = p.waiting;
   }
+  if (out.empty()) return out;
+  const auto events = shared_quota::events_of(name);
+  if (!events) return std::nullopt;
   for (const quota_event &e : *events) {
     if (e.action == quota_action::waits) {
       if (const auto w = out.find(e.process); w != out.end()) w->second.asked.clear();
@@ -110,20 +142,28 @@ std::map<std::uint32_t, quota_wait> waits_in(const std::string &name) {
 // The waits of the quotas that tasks name. A name that is a path is not followed: a task may give any.
 class quota_waits {
  public:
-  quota_wait of(const task_view &t) {
-    if (!t.memory || t.memory->quota.empty()) return {};
+  // Nullopt: it takes part in none, or in one that this user cannot read.
+  std::optional<quota_wait> of(const task_view &t) {
+    if (!t.memory || t.memory->quota.empty()) return std::nullopt;
     const std::string &name = t.memory->quota;
     if (name.find('/') != std::string::npos || (read_.size() == most && !read_.contains(name)))
-      return {};
+      return std::nullopt;
     const auto q = read_.try_emplace(name);
-    if (q.second) q.first->second = waits_in(name);
-    const auto w = q.first->second.find(static_cast<std::uint32_t>(t.process.pid));
-    return w != q.first->second.end() ? w->second : quota_wait();
+    // One that was locked too long is not waited for again, whatever other names there are.
+    if (q.second && !gave_up_) {
+      const auto begun = std::chrono::steady_clock::now();
+      q.first->second = waits_in(name);
+      gave_up_ = std::chrono::steady_clock::now() - begun >= shared_quota::lock_timeout;
+    }
+    if (!q.first->second) return std::nullopt;
+    const auto w = q.first->second->find(static_cast<std::uint32_t>(t.process.pid));
+    return w != q.first->second->end() ? w->second : quota_wait();
   }
 
  private:
   static constexpr std::size_t most = 64;
-  std::map<std::string, std::map<std::uint32_t, quota_wait>> read_;
+  std::map<std::string, std::optional<process_waits>> read_;
+  bool gave_up_ = false;
 };
 
 // A view that is made.
@@ -136,22 +176,25 @@ class gathering {
       to.total = d.total;
       to.used = d.used;
       for (const process_usage &p : d.processes) {
-        figures_[{d.uuid, static_cast<pid_t>(p.pid)}] = {p.bytes};
+        // Once for each instance of a divided device.
+        figure &f = figures_[{d.uuid, static_cast<pid_t>(p.pid)}];
+        if (p.bytes) f.bytes = capped_sum(f.bytes.value_or(0), *p.bytes);
       }
     }
     asked_driver_ = !devices.empty();
   }
 
-  // What the task has on its device, and which one that is where it did not say.
+  // Which device the task is on, and what the driver says that it has there.
   void complete(answer &a) {
-    const pid_t pid = a.task.process.pid;
-    if (a.uuid.empty()) a.uuid = device_that_knows(pid);
-    a.task.held = a.task.mapped;
-    const auto f = figures_.find({a.uuid, pid});
+    task_view &t = a.task;
+    if (asked_driver_ && !knows(a.uuid)) a.uuid = device_that_knows(t.process.pid);
+    if (t.trouble.empty()) disbelieve_excess(t, asked_driver_ ? total_of(a.uuid) : a.total);
+    const auto f = figures_.find({a.uuid, t.process.pid});
     if (f != figures_.end() && f->second.bytes) {
-      a.task.held = std::exchange(f->second.counted, true) ? 0 : *f->second.bytes;
+      t.held = std::exchange(f->second.counted, true) ? 0 : *f->second.bytes;
+      t.held_is_known = true;
     }
-    a.task.wait = quotas_.of(a.task);
+    t.wait = quotas_.of(t);
   }
 
   void add(answer a) {
@@ -188,6 +231,14 @@ class gathering {
     return d;
   }
 
+  bool knows(const std::string &uuid) const { return total_of(uuid) != 0; }
+  std::uint64_t total_of(const std::string &uuid) const {
+    for (const device_view &d : view_.devices) {
+      if (d.uuid == uuid) return d.total;
+    }
+    return 0;
+  }
+
   std::string device_that_knows(pid_t pid) const {
     for (const auto &[key, bytes] : figures_) {
       if (pid != 0 && key.second == pid) return key.first;
@@ -195,14 +246,20 @@ class gathering {
     return {};
   }
 
+  // What tasks hold that the driver does not say is at most what it says that all use. So the sum is right.
   void account(device_view &d) const {
     std::set<pid_t> ours;
     std::uint64_t held = 0;
     for (const task_view &t : d.tasks) {
       ours.insert(t.process.pid);
+      held = capped_sum(held, t.held);
+    }
+    d.used = std::max(d.used, held);  // the driver's own figures, of different moments
+    for (task_view &t : d.tasks) {
+      if (t.held_is_known) continue;
+      t.held = std::min(t.mapped, d.used - held);
       held += t.held;
     }
-    d.used = std::max(d.used, held);  // measured at different moments
     d.others = d.used - held;
     for (const auto &[key, bytes] : figures_) {
       if (key.first == d.uuid && !ours.contains(key.second)) ++d.other_processes;
@@ -230,17 +287,16 @@ std::string task_view::state() const {
   if (!trouble.empty()) return printable(trouble);
   if (job.request != control::request_kind::none) return job_state(job);
   if (suspended != 0) return mapped == 0 ? "suspended" : "partly suspended";
-  if (wait.bytes == 0) return "runs";
+  if (!wait || wait->bytes == 0) return "runs";
   std::vector<std::string> asked;
-  for (const std::uint32_t pid : wait.asked) asked.push_back(std::to_string(pid));
-  return "waits for " + format_bytes(wait.bytes) + (asked.empty() ? "" : " of ") +
+  for (const std::uint32_t pid : wait->asked) asked.push_back(std::to_string(pid));
+  return "waits for " + format_bytes(wait->bytes) + (asked.empty() ? "" : " of ") +
          join(asked, ", ");
 }
 
-machine_watch::machine_watch(std::vector<std::string> folders, std::chrono::milliseconds timeout)
-    : folders_(std::move(folders)), timeout_(timeout) {
-  if (auto opened = nvml::open()) nvml_ = std::move(*opened);
-}
+machine_watch::machine_watch(std::vector<std::string> folders, std::chrono::milliseconds timeout,
+                             std::vector<task_filter> filters)
+    : folders_(std::move(folders)), timeout_(timeout), filters_(std::move(filters)) {}
 
 machine_watch::~machine_watch() = default;
 
@@ -262,6 +318,10 @@ outcome<machine_view> machine_watch::look() {
   STILLMAP_ASSIGN_OR_RETURN(const auto found, control::find_tasks(folders_));
   STILLMAP_ASSIGN_OR_RETURN(const auto statuses, control::query_status(found.sockets, timeout_));
   gathering gathered;
+  // A driver may be loaded later than this program.
+  if (!nvml_) {
+    if (auto opened = nvml::open()) nvml_ = std::move(*opened);
+  }
   if (nvml_) gathered.add_driver_figures(nvml_->devices());
   const auto now = std::chrono::steady_clock::now();
   std::map<task_key, sample> samples;
@@ -270,14 +330,22 @@ outcome<machine_view> machine_watch::look() {
     answer a = answer_of(found.sockets[i], statuses[i]);
     const pid_t pid = a.task.process.pid;
     if (pid != 0) alive[pid] = a.task.process = identity_of(pid);
+    if (!matches_all(filters_, a.task.process)) continue;
     gathered.complete(a);
-    a.task.growth = growth_of(a.task, now);
-    samples[{a.task.socket, pid}] = {a.task.held, now};
     gathered.add(std::move(a));
   }
+  machine_view view = gathered.take();
+  view.driver_is_asked = nvml_ != nullptr;
+  const auto grow = [&](std::vector<task_view> &tasks) {
+    for (task_view &t : tasks) {
+      t.growth = growth_of(t, now);
+      samples[{t.socket, t.process.pid}] = {t.held, now};
+    }
+  };
+  for (device_view &d : view.devices) grow(d.tasks);
   last_ = std::move(samples);
   identities_ = std::move(alive);
-  return gathered.take();
+  return view;
 }
 
 }  // namespace stillmap::tool

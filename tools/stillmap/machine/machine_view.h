@@ -13,6 +13,7 @@
 #include "stillmap/checkpoint/control/requests.h"
 #include "tools/stillmap/machine/device_usage.h"
 #include "tools/stillmap/machine/process_identity.h"
+#include "tools/stillmap/task/address.h"
 
 namespace stillmap::tool {
 
@@ -28,14 +29,16 @@ struct task_view {
   std::string socket;
   process_identity process;
   std::string trouble;  // why it did not say, or why it is not believed; empty: it did, and is
-  std::uint64_t held =
-      0;  // on the device: as the driver says, where it does; else what the task has mapped
+  // On the device: as the driver says, where it does; else what the task has mapped, and the driver does not count
+  // for others.
+  std::uint64_t held = 0;
+  bool held_is_known = false;  // by the driver
   std::uint64_t mapped = 0, suspended = 0, published = 0;
-  std::vector<control::tag_status>
-      tags;  // the first most_tags; with the rest as one, without a name
+  std::vector<control::tag_status> tags;  // at most most_tags, and the others as one without a name
   std::optional<control::memory_figures> memory;
   control::job_status job;
-  quota_wait wait;
+  std::optional<quota_wait>
+      wait;           // nullopt: it takes part in no quota, or in one that cannot be read
   double growth = 0;  // of `held`, bytes a second since the last look
 
   // "runs", "suspended", "snapshot 40 %", "waits for 2 GiB of 4711", "no answer: …".
@@ -53,14 +56,18 @@ struct device_view {
 
 struct machine_view {
   std::vector<device_view> devices;
-  std::vector<task_view> without_device;  // did not answer, and the driver does not know them
+  std::vector<task_view>
+      without_device;            // did not answer, or named a device that the driver does not know
+  bool driver_is_asked = false;  // false: there is no NVML, and the figures are those of the tasks
 };
 
 // Looks at the machine again and again. Threads: one at a time.
 class machine_watch {
  public:
   // Beside abstract control sockets, those in `folders`. `timeout`: how long all tasks may take to answer together.
-  machine_watch(std::vector<std::string> folders, std::chrono::milliseconds timeout);
+  // Only tasks that match all `filters` are seen; memory of others is that of others.
+  machine_watch(std::vector<std::string> folders, std::chrono::milliseconds timeout,
+                std::vector<task_filter> filters = {});
   ~machine_watch();
 
   // Errors: those of control::find_tasks, host memory.
@@ -78,6 +85,7 @@ class machine_watch {
 
   const std::vector<std::string> folders_;
   const std::chrono::milliseconds timeout_;
+  const std::vector<task_filter> filters_;
   std::unique_ptr<nvml> nvml_;  // null: there is none
   std::map<pid_t, process_identity> identities_;
   std::map<task_key, sample> last_;

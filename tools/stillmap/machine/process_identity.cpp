@@ -1,15 +1,15 @@
 #include "tools/stillmap/machine/process_identity.h"
 
+#include <fcntl.h>
 #include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <vector>
 
+#include "stillmap/vmm/base/owned_fd.h"
 #include "tools/stillmap/common/text.h"
 
 namespace stillmap::tool {
@@ -17,9 +17,17 @@ namespace {
 
 constexpr std::size_t id_digits = 64, shown_digits = 12;
 
+// An environment may be as large as a process makes it: its first 256 KiB count. Empty: the process has ended, or its
+// file is not for this user.
 std::string content_of(pid_t pid, const char *file) {
-  std::ifstream in("/proc/" + std::to_string(pid) + "/" + file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  constexpr std::size_t most = 256 << 10;
+  const std::string path = "/proc/" + std::to_string(pid) + "/" + file;
+  const owned_fd from(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  std::string out;
+  char piece[4096];
+  for (ssize_t n = 0; out.size() < most && (n = ::read(from.get(), piece, sizeof piece)) > 0;)
+    out.append(piece, static_cast<std::size_t>(n));
+  return out;
 }
 
 bool is_hexadecimal(const std::string &text) {

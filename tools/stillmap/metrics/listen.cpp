@@ -39,9 +39,11 @@ outcome<sockaddr_un> address_of_path(const std::string &path) {
   return out;
 }
 
-bool is_listened_on(const sockaddr_un &at) {
-  const owned_fd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  return ::connect(probe.get(), reinterpret_cast<const sockaddr *>(&at), sizeof at) == 0;
+// Nobody listens there any more. A busy process, and one with another kind of socket, lives.
+bool is_left_behind(const sockaddr_un &at) {
+  const owned_fd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  return ::connect(probe.get(), reinterpret_cast<const sockaddr *>(&at), sizeof at) != 0 &&
+         errno == ECONNREFUSED;
 }
 
 // What a dead process has left behind goes; nothing else does.
@@ -51,7 +53,7 @@ outcome<void> make_way(const std::string &path, const sockaddr_un &at) {
   if (!S_ISSOCK(there.st_mode)) {
     return fail(exit_busy, fmt::format("--socket {}: something else has this path", path));
   }
-  if (is_listened_on(at)) {
+  if (!is_left_behind(at)) {
     return fail(exit_busy, fmt::format("--socket {}: a process listens there", path));
   }
   ::unlink(path.c_str());

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <microhttpd.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -81,7 +83,7 @@ class metrics_server {
       if (!text)
         return send(client, MHD_HTTP_SERVICE_UNAVAILABLE, text.error().line + "\n", plain_type);
       return send(client, MHD_HTTP_OK, *text, open_metrics_type);
-    } catch (const std::bad_alloc &) {
+    } catch (const std::exception &) {  // no memory: through C it must not go
       return MHD_NO;
     }
   }
@@ -109,25 +111,35 @@ outcome<void> write_file(const std::string &path, const std::string &text) {
         const auto to, checkpoint::target_name::create(checkpoint::file_system::system(), path));
     STILLMAP_ASSIGN_OR_RETURN(auto file, checkpoint::atomic_file::create(to, false));
     STILLMAP_RETURN_IF_ERROR(file.file().write(std::as_bytes(std::span(text)), 0));
+    if (::fchmod(file.file().fd(), 0644) != 0)
+      return make_system_error(errno, "others cannot be allowed to read it");
     return file.publish(true);
   };
-  STILLMAP_RETURN_IF_ERROR(about(write(), path));
-  ::chmod(path.c_str(), 0644);
-  return {};
+  return about(write(), path);
 }
 
 outcome<exit_status> keep_file(const metrics_options &o, metrics_source &from) {
+  const auto write = [&]() -> outcome<void> {
+    STILLMAP_ASSIGN_OR_RETURN(const std::string text, from.read(text_file_of));
+    return write_file(o.textfile, text);
+  };
+  STILLMAP_RETURN_IF_ERROR(write());
+  if (o.once) return exit_ok;
   STILLMAP_ASSIGN_OR_RETURN(const auto asked, signal_waiter::create());
   for (;;) {
-    STILLMAP_ASSIGN_OR_RETURN(const std::string text, from.read(text_file_of));
-    STILLMAP_RETURN_IF_ERROR(write_file(o.textfile, text));
-    if (o.once) return exit_ok;
     std::mutex unused;
     std::unique_lock lock(unused);
     std::condition_variable_any never;
     never.wait_for(lock, asked->token(), milliseconds_of(o.interval), [] { return false; });
-    if (asked->token().stop_requested()) return exit_ok;
+    if (asked->token().stop_requested()) break;
+    // Old figures would look like new ones.
+    if (const auto written = write(); !written) {
+      fmt::print(stderr, "stillmap: metrics: {}\n", written.error().line);
+      ::unlink(o.textfile.c_str());
+    }
   }
+  ::unlink(o.textfile.c_str());
+  return exit_ok;
 }
 
 }  // namespace

@@ -4,9 +4,11 @@
 
 #include <functional>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "stillmap/vmm/base/utf8.h"
 #include "stillmap/vmm/base/version.h"
 #include "tools/stillmap/common/outcome.h"
 
@@ -53,7 +55,7 @@ labels labels_of(const task_view &t, const device_view *d) {
           {"pid", std::to_string(p.pid)},
           {"user", p.user},
           {"program", p.name},
-          {"job", p.job},
+          {"slurm_job", p.job},
           {"container", p.container},
           {"pod", p.pod}};
 }
@@ -79,18 +81,25 @@ std::optional<std::uint64_t> figure_of(const task_view &t) {
   return (*t.memory).*figure;
 }
 
+// Of a task that answers: what does not answer has not resumed, nor settled its migration.
+template <std::uint64_t task_view::*bytes>
+std::optional<std::uint64_t> said_of(const task_view &t) {
+  return t.trouble.empty() ? std::optional(t.*bytes) : std::nullopt;
+}
+
 using figures = control::memory_figures;
 constexpr task_figure task_figures[] = {
     {"task_up", "1 if the task answers and is believed", "",
      [](const task_view &t) { return std::optional<std::uint64_t>(t.trouble.empty() ? 1 : 0); }},
     {"task_held_bytes", "Memory that the process has on the device, as the driver says", "bytes",
-     [](const task_view &t) { return std::optional(t.held); }},
-    {"task_mapped_bytes", "Memory of tags that is mapped", "bytes",
-     [](const task_view &t) { return std::optional(t.mapped); }},
+     [](const task_view &t) {
+       return t.held_is_known || t.trouble.empty() ? std::optional(t.held) : std::nullopt;
+     }},
+    {"task_mapped_bytes", "Memory of tags that is mapped", "bytes", said_of<&task_view::mapped>},
     {"task_suspended_bytes", "Memory of tags that is suspended", "bytes",
-     [](const task_view &t) { return std::optional(t.suspended); }},
+     said_of<&task_view::suspended>},
     {"task_published_bytes", "Mapped memory that a holder has for other processes", "bytes",
-     [](const task_view &t) { return std::optional(t.published); }},
+     said_of<&task_view::published>},
     {"task_live_bytes", "Blocks that the program uses, as its allocator says", "bytes",
      figure_of<&figures::allocated>},
     {"task_cached_bytes", "Memory that the allocator keeps for later requests", "bytes",
@@ -103,9 +112,12 @@ constexpr task_figure task_figures[] = {
        return limit && *limit == 0 ? std::nullopt : limit;
      }},
     {"task_waits_for_bytes", "Memory of a shared quota that the task waits for", "bytes",
-     [](const task_view &t) { return std::optional(t.wait.bytes); }},
+     [](const task_view &t) { return t.wait ? std::optional(t.wait->bytes) : std::nullopt; }},
     {"task_in_doubt", "1 if a migration has to be resolved: the owner of the memory is unknown", "",
-     [](const task_view &t) { return std::optional<std::uint64_t>(t.job.in_doubt ? 1 : 0); }},
+     [](const task_view &t) {
+       return t.trouble.empty() ? std::optional<std::uint64_t>(t.job.in_doubt ? 1 : 0)
+                                : std::nullopt;
+     }},
 };
 
 void write_devices(document &to, const machine_view &view) {
@@ -160,6 +172,8 @@ std::string families_of(const machine_view &view, double look_seconds) {
   out.sample({{"version", STILLMAP_VERSION_STRING}}, std::uint64_t{1});
   out.begin("look_seconds", "How long it took to ask the driver and all tasks", "seconds");
   out.sample({}, look_seconds);
+  out.begin("driver_up", "1 if NVML answers: else figures are those of the tasks");
+  out.sample({}, std::uint64_t{view.driver_is_asked});
   write_devices(out, view);
   write_tasks(out, view);
   write_tags(out, view);
@@ -170,9 +184,17 @@ std::string families_of(const machine_view &view, double look_seconds) {
 
 std::string label_value(const std::string &text) {
   std::string out;
-  for (const char c : printable(text)) {
-    if (c == '\\' || c == '"') out += '\\';
-    out += c;
+  for (std::string_view left = text; !left.empty();) {
+    const utf8::character c = utf8::first_of(left);
+    const bool valid = c.point != utf8::replacement || c.bytes > 1;
+    if (!valid || utf8::is_control(c.point)) {
+      for (const char byte : left.substr(0, c.bytes))
+        out += fmt::format("\\\\x{:02x}", static_cast<unsigned char>(byte));
+    } else {
+      if (c.point == U'\\' || c.point == U'"') out += '\\';
+      out += left.substr(0, c.bytes);
+    }
+    left.remove_prefix(c.bytes);
   }
   return out;
 }

@@ -15,7 +15,8 @@ std::string open_metrics_of(const machine_view &view, double look_seconds);
 // The same for node_exporter's collector of text files, which reads Prometheus's older format.
 std::string text_file_of(const machine_view &view, double look_seconds);
 
-// A value between quotation marks: backslashes, quotation marks and line breaks are escaped, what is no UTF-8 replaced.
+// A value between quotation marks, another one for another text: backslashes and quotation marks are escaped, control
+// characters and what is no UTF-8 become "\\x1b".
 std::string label_value(const std::string &text);
 
 }  // namespace stillmap::tool

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
+#include <chrono>
 #include <filesystem>
-#include <string_view>
 
 #include "stillmap/checkpoint/control/find_tasks.h"
+#include "stillmap/checkpoint/control/status_query.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/text.h"
 
@@ -33,13 +33,6 @@ bool is_address(const std::string &text) {
 
 }  // namespace
 
-pid_t pid_in(const std::string &socket) {
-  constexpr std::string_view front = "stillmap-";
-  const std::size_t at = socket.rfind(front);
-  if (at == std::string::npos) return 0;
-  return static_cast<pid_t>(std::strtol(socket.c_str() + at + front.size(), nullptr, 10));
-}
-
 bool task_filter::matches(const process_identity &p) const {
   if (value.empty()) return false;
   if (kind == "pid") return std::to_string(p.pid) == value;
@@ -61,14 +54,29 @@ outcome<task_filter> filter_of(const std::string &text) {
   return task_filter{text.substr(0, colon), text.substr(colon + 1)};
 }
 
+outcome<std::vector<task_filter>> filters_of(const std::vector<std::string> &texts) {
+  std::vector<task_filter> out;
+  for (const std::string &text : texts) {
+    STILLMAP_ASSIGN_OR_RETURN(out.emplace_back(), filter_of(text));
+  }
+  return out;
+}
+
+bool matches_all(const std::vector<task_filter> &filters, const process_identity &p) {
+  return std::all_of(filters.begin(), filters.end(),
+                     [&](const task_filter &f) { return f.matches(p); });
+}
+
 outcome<std::string> resolve_task(const std::string &text) {
   if (is_address(text)) return text;
   STILLMAP_ASSIGN_OR_RETURN(const task_filter filter, filter_of(text));
   STILLMAP_ASSIGN_OR_RETURN(const auto all, control::find_tasks());
+  STILLMAP_ASSIGN_OR_RETURN(const auto asked,
+                            control::query_status(all.sockets, std::chrono::seconds(1)));
   std::vector<std::string> found;
-  for (const std::string &socket : all.sockets) {
-    if (const pid_t pid = pid_in(socket); pid != 0 && filter.matches(identify(pid)))
-      found.push_back(socket);
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    if (asked[i].server && filter.matches(identify(asked[i].server->pid)))
+      found.push_back(all.sockets[i]);
   }
   if (found.empty()) {
     return fail(exit_not_found,

@@ -18,11 +18,10 @@ namespace {
 // How long all of them may take together.
 constexpr std::chrono::milliseconds list_timeout{1'000};
 
-bool match(const std::vector<task_filter> &filters, pid_t pid) {
-  if (filters.empty()) return true;
-  const process_identity process = identify(pid);
-  return std::all_of(filters.begin(), filters.end(),
-                     [&](const task_filter &f) { return f.matches(process); });
+// Of a process that cannot be told, nothing matches.
+bool matches(const std::vector<task_filter> &filters,
+             const std::optional<checkpoint::peer_credentials> &server) {
+  return filters.empty() || (server && matches_all(filters, identify(server->pid)));
 }
 
 struct task_found {
@@ -64,19 +63,15 @@ void print_json(const std::vector<task_found> &all) {
 }  // namespace
 
 outcome<exit_status> run_task_list(const task_list_options &o) {
-  std::vector<task_filter> filters;
-  for (const std::string &text : o.filters) {
-    STILLMAP_ASSIGN_OR_RETURN(filters.emplace_back(), filter_of(text));
-  }
+  STILLMAP_ASSIGN_OR_RETURN(const auto filters, filters_of(o.filters));
   STILLMAP_ASSIGN_OR_RETURN(const auto found, control::find_tasks(o.folders));
   STILLMAP_ASSIGN_OR_RETURN(auto statuses, control::query_status(found.sockets, list_timeout));
   std::vector<task_found> all;
   std::size_t width = 6;
   for (std::size_t i = 0; i < statuses.size(); ++i) {
-    const pid_t pid = statuses[i] ? statuses[i]->pid : pid_in(found.sockets[i]);
-    if (!match(filters, pid)) continue;
+    if (!matches(filters, statuses[i].server)) continue;
     width = std::max(width, found.sockets[i].size());
-    all.push_back({found.sockets[i], std::move(statuses[i])});
+    all.push_back({found.sockets[i], std::move(statuses[i].status)});
   }
   if (o.json) {
     print_json(all);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -24,6 +25,7 @@ class view_updater {
 
  private:
   void run(const std::stop_token &stop);
+  outcome<machine_view> look();
 
   machine_watch &watch_;
   const std::chrono::milliseconds interval_;
@@ -34,20 +36,22 @@ class view_updater {
   std::jthread thread_;  // destroyed first
 };
 
-// Requests to tasks, one at a time, each in a thread. One that is under way at the end of the program goes on in its task.
+// Requests to tasks, one at a time to each, in a thread. One that is under way at the end of the program goes on in its
+// task.
 class task_requests {
  public:
   enum class what : bool { suspend, resume };
-  // All memory of the task. False: another request is under way.
-  bool start(const task_view &t, what w);
-  // What the latest request has come to, as a line; empty: there was none.
+  // All memory of the task; nothing where another request to it is under way, which message() says.
+  void start(const task_view &t, what w);
+  // What the latest request has come to, as a line; empty: there was none, or it was some seconds ago.
   std::string message() const;
 
  private:
   struct shared_state {
     std::mutex mutex;
-    std::string message;  // guarded by mutex, as the next
-    bool running = false;
+    std::string message;  // guarded by mutex, as the others
+    std::chrono::steady_clock::time_point at;
+    std::set<std::string> sockets;  // with a request
   };
   std::shared_ptr<shared_state> state_ = std::make_shared<shared_state>();
 };

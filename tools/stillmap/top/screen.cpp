@@ -65,15 +65,16 @@ std::string clock_text() {
 
 void put_line(int y, const std::string &text, attr_t attributes = A_NORMAL) {
   ::attrset(static_cast<int>(attributes));
-  ::mvaddnstr(y, 0, text.c_str(), -1);
+  // A longer line would go on in the next one.
+  ::mvaddstr(y, 0, first_columns(text, static_cast<std::size_t>(::getmaxx(stdscr))).c_str());
   ::clrtoeol();
   ::attrset(A_NORMAL);
 }
 
 class top_screen {
  public:
-  explicit top_screen(const top_options &o)
-      : watch_(o.folders, answer_time(o.interval)),
+  top_screen(const top_options &o, std::vector<task_filter> filters)
+      : watch_(o.folders, answer_time(o.interval), std::move(filters)),
         interval_(milliseconds_of(o.interval)),
         sort_(sort_key_of(o.sort)) {}
 
@@ -124,7 +125,7 @@ class top_screen {
     for (const device_view &d : view_.devices) tasks += d.tasks.size();
     put_line(0, fmt::format("stillmap top  {}  {}, by {}  {}", clock_text(), counted(tasks, "task"),
                             name_of(sort_), trouble));
-    const int room = height - 2;
+    const int room = std::max(1, height - 2);
     mode_ == mode::details ? draw_details(room) : draw_table(room);
     put_line(height - 1, bottom_line(), A_DIM);
     ::refresh();
@@ -234,7 +235,7 @@ class top_screen {
 
   void request(task_requests::what w) {
     const task_view *const t = selected();
-    if (t != nullptr && !requests_.start(*t, w)) ::beep();
+    if (t != nullptr) requests_.start(*t, w);
   }
 
   machine_watch watch_;
@@ -252,7 +253,8 @@ class top_screen {
 }  // namespace
 
 outcome<exit_status> show_screen(const top_options &o) {
-  return top_screen(o).run();
+  STILLMAP_ASSIGN_OR_RETURN(auto filters, filters_of(o.filters));
+  return top_screen(o, std::move(filters)).run();
 }
 
 }  // namespace stillmap::tool

@@ -52,13 +52,9 @@ std::string bytes_cell(std::uint64_t bytes) {
 }
 
 std::string growth_cell(double bytes_per_second) {
-  const double size = std::abs(bytes_per_second);
+  const double size = std::min(std::abs(bytes_per_second), 1e18);
   if (size < 1024) return "-";
   return (bytes_per_second < 0 ? "-" : "+") + format_bytes(static_cast<std::uint64_t>(size)) + "/s";
-}
-
-std::string cut(const std::string &text, std::size_t width) {
-  return text.size() <= width ? text : text.substr(0, width);
 }
 
 constexpr const char *row =
@@ -134,8 +130,7 @@ std::vector<table_line> table_of(const machine_view &view, std::size_t width, bo
   using kind = table_line::kind;
   std::vector<table_line> out;
   const auto add = [&](kind k, const std::string &text, const task_view *task = nullptr) {
-    // A bar has three bytes for each column.
-    out.push_back({k, k == kind::device ? text : cut(text, width), task});
+    out.push_back({k, first_columns(text, width), task});
   };
   for (std::size_t i = 0; i < view.devices.size(); ++i) {
     const device_view &d = view.devices[i];

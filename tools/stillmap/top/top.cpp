@@ -30,8 +30,10 @@ void write(json_writer &json, const task_view &t) {
     t.memory->limit == 0 ? json.nothing("limit_bytes") : json.field("limit_bytes", t.memory->limit);
     json.field("quota", t.memory->quota);
   }
-  json.field("waits_for_bytes", t.wait.bytes).begin_array("asked_pids");
-  for (const std::uint32_t pid : t.wait.asked) json.element(pid);
+  t.wait ? json.field("waits_for_bytes", t.wait->bytes) : json.nothing("waits_for_bytes");
+  json.begin_array("asked_pids");
+  for (const std::uint32_t pid : t.wait ? t.wait->asked : std::vector<std::uint32_t>())
+    json.element(pid);
   json.end();
   job_json(json, t.job);
   json.end();
@@ -71,7 +73,8 @@ outcome<exit_status> run_top(const top_options &o) {
       return fail(exit_usage, "standard input and output are no terminal: use --once or --json");
     return show_screen(o);
   }
-  machine_watch watch(o.folders, answer_time(o.interval));
+  STILLMAP_ASSIGN_OR_RETURN(auto filters, filters_of(o.filters));
+  machine_watch watch(o.folders, answer_time(o.interval), std::move(filters));
   STILLMAP_ASSIGN_OR_RETURN(machine_view view, watch.look());
   sort_tasks(view, sort_key_of(o.sort));
   o.json ? fmt::print("{}", as_json(view)) : print(view);
@@ -92,6 +95,7 @@ void add_top_command(command &root) {
                                "about it, s suspends and r resumes it, < and > "
                                "change the order, q leaves.");
   c.arguments(o.folders, "DIR", "folders with control sockets, beside the abstract ones");
+  c.texts("--filter", o.filters, "FILTER", "only tasks that match, as of stillmap task list");
   c.flag("--once", o.once, "print one table and end");
   c.json(o.json);
   c.text("--sort", o.sort, sort_keys, "the order of the tasks of a device (default: held)");

@@ -10,7 +10,7 @@
 namespace stillmap::tool {
 
 struct top_options {
-  std::vector<std::string> folders;
+  std::vector<std::string> folders, filters;
   std::string sort = "held";
   double interval = 1;  // seconds
   bool once = false, json = false;
