@@ -13,7 +13,7 @@ declare -A packages=(
   [torch_2_8]='torch==2.8.0 numpy'
   [torch_alone]='filelock typing-extensions setuptools sympy networkx jinja2 fsspec numpy nvidia-cuda-nvrtc==13.2.86'
   [vllm]='vllm==0.33.0'
-  [numba]='numba-cuda[cu13]==0.30.4 numba==0.68.1 pytest'
+  [numba]='numba-cuda[cu13]==0.30.4 numba==0.68.1 pytest filecheck==1.0.6'
   [cuda_core]='cuda-core==1.2.2 cuda-bindings==13.5.0 numpy'
   [cupy]='cupy-cuda13x==14.2.0'
   [warp]='warp-lang==1.19.0'
