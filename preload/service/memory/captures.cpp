@@ -14,8 +14,8 @@ constinit std::atomic<int> captures::count_{0};
 namespace {
 
 struct capture {
-  word id =
-      0;  // the driver's; two threads' default streams have one handle, and one of them has two
+  // The driver's: two threads' default streams have one handle, and one of them has two.
+  word id = 0;
   word context = 0;  // of the stream
   bool marked = false;
 };
@@ -36,7 +36,7 @@ std::atomic<bool> in_child{false};
 
 // Takes those out for which which(capture) is true.
 template <class Which>
-void end(std::atomic<int> &count, Which which) noexcept {
+void end(Which which) noexcept {
   if (in_child.load(std::memory_order_relaxed)) return;
   nodes gone;
   {
@@ -47,7 +47,7 @@ void end(std::atomic<int> &count, Which which) noexcept {
       if (which(*one)) gone.splice(gone.end(), l.all, one);
     }
   }
-  count.fetch_sub(static_cast<int>(gone.size()), std::memory_order_relaxed);
+  captures::counter().fetch_sub(static_cast<int>(gone.size()), std::memory_order_relaxed);
 }
 
 template <class Change>
@@ -69,7 +69,7 @@ word id_of(word stream) noexcept {
 }
 
 template <function info, function context_of, function f, class... Arguments>
-driver_code begin(std::atomic<int> &count, word stream, Arguments... arguments) noexcept {
+driver_code begin(word stream, Arguments... arguments) noexcept {
   nodes made;
   try {
     made.emplace_back();
@@ -77,11 +77,11 @@ driver_code begin(std::atomic<int> &count, word stream, Arguments... arguments) 
     return code::out_of_memory;
   }
   pass_on<context_of>(stream, reinterpret_cast<word>(&made.front().context));
-  count.fetch_add(1, std::memory_order_relaxed);
+  captures::counter().fetch_add(1, std::memory_order_relaxed);
   const driver_code result = pass_on<f>(stream, arguments...);
   made.front().id = result == code::success ? id_of<info>(stream) : 0;
   if (made.front().id == 0 || in_child.load(std::memory_order_relaxed)) {
-    count.fetch_sub(1, std::memory_order_relaxed);
+    captures::counter().fetch_sub(1, std::memory_order_relaxed);
     return result;
   }
   capture_list &l = list();
@@ -92,11 +92,10 @@ driver_code begin(std::atomic<int> &count, word stream, Arguments... arguments) 
 
 // A call that fails may have ended the capture or not: one of another thread has not.
 template <function info, function f, class... Arguments>
-driver_code finish(std::atomic<int> &count, word stream, Arguments... arguments) noexcept {
+driver_code finish(word stream, Arguments... arguments) noexcept {
   const word id = captures::under_way() ? id_of<info>(stream) : 0;
   const driver_code result = pass_on<f>(stream, arguments...);
-  if (id != 0 && id_of<info>(stream) != id)
-    end(count, [&](const capture &c) { return c.id == id; });
+  if (id != 0 && id_of<info>(stream) != id) end([&](const capture &c) { return c.id == id; });
   return result;
 }
 
@@ -114,14 +113,14 @@ void captures::unmark(word context) noexcept {
 
 void captures::end_marked(word context) noexcept {
   if (context == 0 || !under_way()) return;
-  end(count_, [&](const capture &c) { return c.marked && c.context == context; });
+  end([&](const capture &c) { return c.marked && c.context == context; });
 }
 
 template <function f>
 driver_code captures::destroy(word stream) noexcept {
   const word id = under_way() ? id_of<function::cuStreamGetCaptureInfo_v2>(stream) : 0;
   const driver_code result = pass_on<f>(stream);
-  if (result == code::success && id != 0) end(count_, [&](const capture &c) { return c.id == id; });
+  if (result == code::success && id != 0) end([&](const capture &c) { return c.id == id; });
   return result;
 }
 template driver_code captures::destroy<function::cuStreamDestroy>(word stream) noexcept;
@@ -134,52 +133,48 @@ void captures::leave_in_child() noexcept {
 
 driver_code serve(numbered<function::cuStreamBeginCapture>, word stream) noexcept {
   return begin<function::cuStreamGetCaptureInfo_v2, function::cuStreamGetCtx,
-               function::cuStreamBeginCapture>(captures::counter(), stream);
+               function::cuStreamBeginCapture>(stream);
 }
 driver_code serve(numbered<function::cuStreamBeginCapture_v2>, word stream, number mode) noexcept {
   return begin<function::cuStreamGetCaptureInfo_v2, function::cuStreamGetCtx,
-               function::cuStreamBeginCapture_v2>(captures::counter(), stream, mode);
+               function::cuStreamBeginCapture_v2>(stream, mode);
 }
 driver_code serve(numbered<function::cuStreamBeginCaptureToGraph>, word stream, word graph,
                   word nodes, word edges, word count, number mode) noexcept {
   return begin<function::cuStreamGetCaptureInfo_v2, function::cuStreamGetCtx,
-               function::cuStreamBeginCaptureToGraph>(captures::counter(), stream, graph, nodes,
-                                                      edges, count, mode);
+               function::cuStreamBeginCaptureToGraph>(stream, graph, nodes, edges, count, mode);
 }
 driver_code serve(numbered<function::cuStreamBeginRecaptureToGraph>, word stream, number mode,
                   word graph, word callback, word data) noexcept {
   return begin<function::cuStreamGetCaptureInfo_v2, function::cuStreamGetCtx,
-               function::cuStreamBeginRecaptureToGraph>(captures::counter(), stream, mode, graph,
-                                                        callback, data);
+               function::cuStreamBeginRecaptureToGraph>(stream, mode, graph, callback, data);
 }
 driver_code serve(numbered<function::cuStreamEndCapture>, word stream, word graph) noexcept {
-  return finish<function::cuStreamGetCaptureInfo_v2, function::cuStreamEndCapture>(
-      captures::counter(), stream, graph);
+  return finish<function::cuStreamGetCaptureInfo_v2, function::cuStreamEndCapture>(stream, graph);
 }
 driver_code serve(numbered<function::cuStreamBeginCapture_ptsz>, word stream) noexcept {
   return begin<function::cuStreamGetCaptureInfo_v2_ptsz, function::cuStreamGetCtx_ptsz,
-               function::cuStreamBeginCapture_ptsz>(captures::counter(), stream);
+               function::cuStreamBeginCapture_ptsz>(stream);
 }
 driver_code serve(numbered<function::cuStreamBeginCapture_v2_ptsz>, word stream,
                   number mode) noexcept {
   return begin<function::cuStreamGetCaptureInfo_v2_ptsz, function::cuStreamGetCtx_ptsz,
-               function::cuStreamBeginCapture_v2_ptsz>(captures::counter(), stream, mode);
+               function::cuStreamBeginCapture_v2_ptsz>(stream, mode);
 }
 driver_code serve(numbered<function::cuStreamBeginCaptureToGraph_ptsz>, word stream, word graph,
                   word nodes, word edges, word count, number mode) noexcept {
   return begin<function::cuStreamGetCaptureInfo_v2_ptsz, function::cuStreamGetCtx_ptsz,
-               function::cuStreamBeginCaptureToGraph_ptsz>(captures::counter(), stream, graph,
-                                                           nodes, edges, count, mode);
+               function::cuStreamBeginCaptureToGraph_ptsz>(stream, graph, nodes, edges, count,
+                                                           mode);
 }
 driver_code serve(numbered<function::cuStreamBeginRecaptureToGraph_ptsz>, word stream, number mode,
                   word graph, word callback, word data) noexcept {
   return begin<function::cuStreamGetCaptureInfo_v2_ptsz, function::cuStreamGetCtx_ptsz,
-               function::cuStreamBeginRecaptureToGraph_ptsz>(captures::counter(), stream, mode,
-                                                             graph, callback, data);
+               function::cuStreamBeginRecaptureToGraph_ptsz>(stream, mode, graph, callback, data);
 }
 driver_code serve(numbered<function::cuStreamEndCapture_ptsz>, word stream, word graph) noexcept {
-  return finish<function::cuStreamGetCaptureInfo_v2_ptsz, function::cuStreamEndCapture_ptsz>(
-      captures::counter(), stream, graph);
+  return finish<function::cuStreamGetCaptureInfo_v2_ptsz, function::cuStreamEndCapture_ptsz>(stream,
+                                                                                             graph);
 }
 
 }  // namespace stillmap::preload
