@@ -13,7 +13,7 @@
 #include "stillmap/checkpoint/control/requests.h"
 #include "tools/stillmap/machine/device_usage.h"
 #include "tools/stillmap/machine/process_identity.h"
-#include "tools/stillmap/task/address.h"
+#include "tools/stillmap/machine/task_filter.h"
 
 namespace stillmap::tool {
 

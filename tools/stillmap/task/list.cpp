@@ -9,7 +9,7 @@
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/text.h"
-#include "tools/stillmap/task/address.h"
+#include "tools/stillmap/machine/task_filter.h"
 #include "tools/stillmap/task/request.h"
 
 namespace stillmap::tool {

@@ -20,7 +20,7 @@ namespace stillmap::tool {
 namespace {
 
 constexpr int key_interval_ms = 100, escape = 27;
-constexpr const char *keys =
+constexpr const char *help_line =
     "up down select   enter details   s suspend   r resume   < > order   q leave";
 
 // The terminal while it is ncurses's.
@@ -37,11 +37,6 @@ class curses_terminal {
     ::curs_set(0);
     ::timeout(key_interval_ms);
     ::set_escdelay(25);
-    if (terminal_of(stdout).colour && ::has_colors()) {
-      ::start_color();
-      ::use_default_colors();
-      colour_ = true;
-    }
     return true;
   }
   ~curses_terminal() {
@@ -49,11 +44,9 @@ class curses_terminal {
     ::endwin();
     ::delscreen(screen_);
   }
-  bool colour() const { return colour_; }
 
  private:
   SCREEN *screen_ = nullptr;
-  bool colour_ = false;
 };
 
 std::string clock_text() {
@@ -137,7 +130,8 @@ class top_screen {
     for (std::size_t i = 0; i < lines_.size(); ++i) {
       if (lines_[i].task != nullptr && lines_[i].task == at) row = static_cast<int>(i);
     }
-    first_ = std::clamp(first_, std::max(0, row - room + 1), std::max(row - 1, 0));
+    const int least = std::max(0, row - room + 1);
+    first_ = std::clamp(first_, least, std::max(row - 1, least));
     first_ = std::clamp(first_, 0, std::max(0, static_cast<int>(lines_.size()) - room));
     for (int y = 0; y < room && first_ + y < static_cast<int>(lines_.size()); ++y) {
       const table_line &line = lines_[static_cast<std::size_t>(first_ + y)];
@@ -173,7 +167,7 @@ class top_screen {
     }
     if (mode_ == mode::details) return "any key: back";
     const std::string message = requests_.message();
-    return message.empty() ? keys : message;
+    return message.empty() ? help_line : message;
   }
 
   // Over the lines of tasks.

@@ -57,18 +57,18 @@ std::string growth_cell(double bytes_per_second) {
   return (bytes_per_second < 0 ? "-" : "+") + format_bytes(static_cast<std::uint64_t>(size)) + "/s";
 }
 
-constexpr const char *row =
+constexpr const char *row_format =
     "{:>8}  {:<8.8}  {:<15.15}  {:<13.13}  {:>9}  {:>9}  {:>9}  {:>9}  {:>12}  ";
 
 std::string heading() {
-  return fmt::format(row, "pid", "user", "program", "job or pod", "held", "live", "cached",
+  return fmt::format(row_format, "pid", "user", "program", "job or pod", "held", "live", "cached",
                      "suspended", "growth") +
          "state";
 }
 
 std::string line_of(const task_view &t) {
   const process_identity &p = t.process;
-  return fmt::format(row, p.pid == 0 ? std::string("-") : std::to_string(p.pid),
+  return fmt::format(row_format, p.pid == 0 ? std::string("-") : std::to_string(p.pid),
                      p.user.empty() ? "-" : printable(p.user),
                      p.name.empty() ? "-" : printable(p.name),
                      p.place().empty() ? "-" : printable(p.place()), bytes_cell(t.held),
@@ -80,7 +80,7 @@ std::string line_of(const task_view &t) {
 std::string others_line(const device_view &d) {
   const std::string what = d.other_processes == 0 ? std::string("the driver")
                                                   : counted(d.other_processes, "other process");
-  return fmt::format(row, "-", "-", what, "-", bytes_cell(d.others), "-", "-", "-", "-") +
+  return fmt::format(row_format, "-", "-", what, "-", bytes_cell(d.others), "-", "-", "-", "-") +
          "not of Stillmap";
 }
 
