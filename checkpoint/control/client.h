@@ -30,7 +30,8 @@ struct client_options {
 // the address, and detail().cause the error's message there. In addition: busy (no response in
 // time; another request is being carried out), operation_canceled (also: abort() was called),
 // corrupt (a malformed response), the system's (no process listens; it has died). Suspend, resume
-// and handoff to a receiver that listens complete even if the client goes away: status() tells.
+// and handoff to a receiver that listens complete even if the client goes away: status() tells. Only a
+// request that has not begun by then is not carried out.
 // Threads: safe.
 class client {
  public:

@@ -70,6 +70,8 @@ void connection_handler::serve_request() {
                       .value());
   }
   if (!request) return refuse(with_, request.error());
+  // A process that was stopped finds requests whose clients have long given them up.
+  if ((events_of(with_.fd(), 0) & (POLLHUP | POLLERR)) != 0) return;
   const result<bytes> reply = respond(*request);
   const kind k = reply ? kind::response : kind::refusal;
   const bytes refusal = reply ? bytes() : encode(reply.error());

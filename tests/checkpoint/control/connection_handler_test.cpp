@@ -113,6 +113,27 @@ TEST_F(connections, a_snapshot_of_a_client_that_disconnects_is_cancelled) {
   EXPECT_EQ(files(), 0u);
 }
 
+// As where the process was stopped by a signal when the request came: it does not suspend itself once it goes on.
+TEST_F(connections, a_request_of_a_client_that_is_gone_before_it_begins_is_not_carried_out) {
+  server_options o = written_down();
+  std::promise<void> gone;
+  o.allow = [&, is_gone = gone.get_future().share()](const auto &) {
+    is_gone.wait();
+    return true;
+  };
+  start(std::move(o));
+  {
+    connection c = reach();
+    const suspend_request r{"weights", backing_store::pinned_host, ""};
+    ASSERT_TRUE(c.send(static_cast<std::uint16_t>(kind::suspend), encode(r), {}, patience, {}));
+  }
+  gone.set_value();
+  EXPECT_TRUE(ask().status());
+  stop();  // waits for requests
+  EXPECT_EQ(seen().size(), 0u);
+  EXPECT_TRUE(memory_is_whole());
+}
+
 TEST_F(connections, the_server_can_be_destroyed_during_a_request) {
   start(held());
   auto first = std::async(std::launch::async, [&] { return ask().snapshot(save()); });
