@@ -22,8 +22,8 @@ bool is_address(const std::string &text) {
 
 }  // namespace
 
-outcome<std::string> resolve_task(const std::string &text) {
-  if (is_address(text)) return text;
+outcome<std::vector<std::string>> resolve_tasks(const std::string &text) {
+  if (is_address(text)) return std::vector<std::string>{text};
   STILLMAP_ASSIGN_OR_RETURN(const task_filter filter, filter_of(text));
   STILLMAP_ASSIGN_OR_RETURN(const auto all, control::find_tasks());
   STILLMAP_ASSIGN_OR_RETURN(const auto asked,
@@ -33,15 +33,16 @@ outcome<std::string> resolve_task(const std::string &text) {
     if (asked[i].server && filter.matches(identify(asked[i].server->pid)))
       found.push_back(all.sockets[i]);
   }
-  if (found.empty()) {
-    return fail(exit_not_found,
-                fmt::format("no task is {}: `stillmap task list` has those that are there", text));
-  }
-  if (found.size() > 1) {
-    return fail(exit_usage, fmt::format("{} tasks are {}: name one of {}", found.size(), text,
-                                        join(found, ", ")));
-  }
-  return found.front();
+  if (!found.empty()) return found;
+  return fail(exit_not_found,
+              fmt::format("no task is {}: `stillmap task list` has those that are there", text));
+}
+
+outcome<std::string> resolve_task(const std::string &text) {
+  STILLMAP_ASSIGN_OR_RETURN(auto found, resolve_tasks(text));
+  if (found.size() == 1) return std::move(found.front());
+  return fail(exit_usage, fmt::format("{} tasks are {}: name one of {}", found.size(), text,
+                                      join(found, ", ")));
 }
 
 }  // namespace stillmap::tool

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "tools/stillmap/common/outcome.h"
 
@@ -11,5 +12,7 @@ namespace stillmap::tool {
 // is looked up among the abstract sockets of this machine, by the process that listens on each as the kernel says.
 // Errors: exit_not_found (no task is that), exit_usage (several are: the line names them).
 outcome<std::string> resolve_task(const std::string &text);
+// The addresses of all of them, at least one.
+outcome<std::vector<std::string>> resolve_tasks(const std::string &text);
 
 }  // namespace stillmap::tool

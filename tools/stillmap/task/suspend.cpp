@@ -1,33 +1,80 @@
 // stillmap task suspend and resume.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/text.h"
+#include "tools/stillmap/task/address.h"
+#include "tools/stillmap/task/each_task.h"
 #include "tools/stillmap/task/request.h"
 
 namespace stillmap::tool {
 namespace {
 
-exit_status print(const task_suspend_options &o, bool suspended,
-                  const checkpoint::suspended_tag &done) {
-  if (o.json) {
-    json_writer json;
-    json.begin_object();
-    o.all ? json.nothing("tag") : json.field("tag", done.tag);
-    json.field("bytes", done.bytes);
-    json.field("places", done.places).field("released_bytes", done.released.bytes());
-    fmt::print("{}", json.field("backing_store", name_of(done.store)).end().text());
-    return exit_ok;
-  }
-  fmt::print(
-      "stillmap: ok: {} {}: {} at {}{}\n", o.all ? "all tags" : printable(done.tag),
+control::suspend_request request_of(const task_suspend_options &o) {
+  control::suspend_request r;
+  r.tag = o.tag;
+  r.all = o.all;
+  r.store = o.to == "file"      ? checkpoint::backing_store::file
+            : o.to == "discard" ? checkpoint::backing_store::discard
+                                : checkpoint::backing_store::pinned_host;
+  r.directory = absolute(o.directory);
+  return r;
+}
+
+void fields_of(json_writer &json, const task_suspend_options &o,
+               const checkpoint::suspended_tag &done) {
+  o.all ? json.nothing("tag") : json.field("tag", done.tag);
+  json.field("bytes", done.bytes);
+  json.field("places", done.places).field("released_bytes", done.released.bytes());
+  json.field("backing_store", name_of(done.store));
+}
+
+std::string text_of(const task_suspend_options &o, bool suspended,
+                    const checkpoint::suspended_tag &done) {
+  return fmt::format(
+      "{} {}: {} at {}{}", o.all ? "all tags" : printable(done.tag),
       suspended ? "suspended" : "resumed", format_bytes(done.bytes), counted(done.places, "place"),
       suspended && done.released.bytes() != 0
           ? fmt::format("; {} of device memory released", format_bytes(done.released.bytes()))
           : "");
+}
+
+exit_status print(const task_suspend_options &o, bool suspended,
+                  const checkpoint::suspended_tag &done) {
+  if (!o.json) {
+    fmt::print("stillmap: ok: {}\n", text_of(o, suspended, done));
+    return exit_ok;
+  }
+  json_writer json;
+  json.begin_object();
+  fields_of(json, o, done);
+  fmt::print("{}", json.end().text());
+  return exit_ok;
+}
+
+// Of each task, in their order.
+exit_status print(const task_suspend_options &o, bool suspended,
+                  const std::vector<answered_task> &all) {
+  if (!o.json) {
+    for (const answered_task &t : all) {
+      fmt::print("stillmap: ok: {}: {}\n", printable(t.socket),
+                 t.done ? text_of(o, suspended, *t.done) : "nothing to do");
+    }
+    return exit_ok;
+  }
+  json_writer json;
+  json.begin_object().begin_array("tasks");
+  for (const answered_task &t : all) {
+    json.begin_object().field("socket", t.socket);
+    if (t.done) fields_of(json, o, *t.done);
+    json.end();
+  }
+  fmt::print("{}", json.end().end().text());
   return exit_ok;
 }
 
@@ -48,9 +95,41 @@ outcome<std::optional<control::tag_status>> status_of(const task_suspend_options
   return sum;
 }
 
+// A task without such memory, or whose memory is all there or all away already, has nothing to do.
+task_answer suspend_one(const control::client &task, const task_suspend_options &o) {
+  STILLMAP_ASSIGN_OR_RETURN(const auto s, task.status());
+  const bool has_some = s.omitted_mapped_bytes != 0 || std::ranges::any_of(s.tags, [&](auto &t) {
+                          return (o.all ? !t.tag.empty() : t.tag == o.tag) && t.mapped_bytes != 0;
+                        });
+  if (!has_some) return std::nullopt;
+  return task.suspend(request_of(o));
+}
+
+task_answer resume_one(const control::client &task, const task_suspend_options &o) {
+  STILLMAP_ASSIGN_OR_RETURN(const auto s, task.status());
+  const bool has_some = s.omitted_suspended_bytes != 0 || std::ranges::any_of(s.tags, [&](auto &t) {
+                          return (o.all || t.tag == o.tag) && t.suspended_bytes != 0;
+                        });
+  if (!has_some) return std::nullopt;
+  return o.all ? task.resume_all() : task.resume(o.tag);
+}
+
+outcome<exit_status> run_each(const task_suspend_options &o, bool suspends) {
+  if (o.all == !o.tag.empty()) return fail(exit_usage, "either TAG or --all is needed");
+  if (o.task.timeout != 0) return fail(exit_usage, "--each has --within, not --timeout");
+  STILLMAP_ASSIGN_OR_RETURN(const auto sockets, resolve_tasks(o.task.socket));
+  const task_request suspend = [&](const control::client &t) { return suspend_one(t, o); };
+  const task_request resume = [&](const control::client &t) { return resume_one(t, o); };
+  const all_or_none what{suspends ? suspend : resume, suspends ? resume : suspend,
+                         milliseconds_of(o.within)};
+  STILLMAP_ASSIGN_OR_RETURN(const auto done, ask_each(sockets, what));
+  return print(o, suspends, done);
+}
+
 }  // namespace
 
 outcome<exit_status> run_task_suspend(const task_suspend_options &o) {
+  if (o.each) return run_each(o, true);
   STILLMAP_ASSIGN_OR_RETURN(const auto now, status_of(o));
   if (o.all && now && now->mapped_bytes == 0) {
     return fail(exit_not_found,
@@ -67,18 +146,13 @@ outcome<exit_status> run_task_suspend(const task_suspend_options &o) {
                             printable(o.task.socket), printable(o.tag),
                             now->store ? fmt::format(" ({})", name_of(*now->store)) : ""));
   }
-  control::suspend_request r;
-  r.tag = o.tag;
-  r.all = o.all;
-  r.store = o.to == "file"      ? checkpoint::backing_store::file
-            : o.to == "discard" ? checkpoint::backing_store::discard
-                                : checkpoint::backing_store::pinned_host;
-  r.directory = absolute(o.directory);
-  STILLMAP_ASSIGN_OR_RETURN(const auto done, about(client_of(o.task).suspend(r), o.task.socket));
+  STILLMAP_ASSIGN_OR_RETURN(const auto done,
+                            about(client_of(o.task).suspend(request_of(o)), o.task.socket));
   return print(o, true, done);
 }
 
 outcome<exit_status> run_task_resume(const task_suspend_options &o) {
+  if (o.each) return run_each(o, false);
   STILLMAP_ASSIGN_OR_RETURN(const auto now, status_of(o));
   if (o.all && now && now->suspended_bytes == 0) {
     return fail(exit_not_found, fmt::format("{}: no tag is suspended", printable(o.task.socket)));

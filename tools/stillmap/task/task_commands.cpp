@@ -49,11 +49,24 @@ void add_status(command &group) {
   c.json(o.json);
 }
 
+// Of a request to the one task that is meant, or to each of them.
+void add_tasks(command &c, task_suspend_options &o) {
+  const auto run_it = c.run;
+  add_task(c, o.task);
+  const auto run_at_one = c.run;
+  c.flag("--each", o.each,
+         "every task that is meant, all at once: all of them, or none. Those that have nothing to "
+         "do count as done");
+  c.number("--within", o.within, 0.001, 86400.0, "SECONDS",
+           "with --each: give up what has not answered by then (default: 60)");
+  c.run = [run_it, run_at_one, &o] { return o.each ? run_it() : run_at_one(); };
+}
+
 void add_suspend(command &group) {
   const auto [c, o] = group.add("suspend", run_task_suspend,
                                 "Suspends a tag of a task. The process stops its work on the tag "
                                 "and releases its device memory, until stillmap task resume.");
-  add_task(c, o.task);
+  add_tasks(c, o);
   c.argument(o.tag, "TAG", "the tag");
   c.flag("--all", o.all, "suspend every tag that has memory: all of them, or none");
   c.text("--to", o.to, "pinned|file|discard",
@@ -69,7 +82,7 @@ void add_resume(command &group) {
       "resume", run_task_resume,
       "Resumes a suspended tag of a task. Its memory is mapped again at the same addresses, with "
       "its contents. If the device has too little memory, the tag stays suspended.");
-  add_task(c, o.task);
+  add_tasks(c, o);
   c.argument(o.tag, "TAG", "the tag");
   c.flag("--all", o.all, "resume every suspended tag");
   c.json(o.json);

@@ -42,7 +42,8 @@ outcome<exit_status> run_task_status(const task_status_options &o);
 struct task_suspend_options {
   task_options task;
   std::string tag, to = "pinned", directory;
-  bool all = false, json = false;
+  double within = 60;  // seconds, of `each`
+  bool all = false, each = false, json = false;
 };
 outcome<exit_status> run_task_suspend(const task_suspend_options &o);
 outcome<exit_status> run_task_resume(const task_suspend_options &o);
