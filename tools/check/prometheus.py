@@ -21,10 +21,10 @@ import time
 import urllib.parse
 import urllib.request
 
+from operated_machine import BUILT, Machine, wait_for
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILT = ROOT / "bazel-bin"
 RULES = ROOT / "tools" / "prometheus"
-PATIENCE = 120  # seconds
 
 
 def find_prometheus():
@@ -46,45 +46,6 @@ def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
-
-
-def wait_for(what, question):
-    """The first answer that is true."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        with contextlib.suppress(OSError, ValueError):
-            if answer := question():
-                return answer
-        time.sleep(0.1)
-    sys.exit(f"prometheus: {what} did not come in {PATIENCE} s")
-
-
-class Machine:
-    """Programs on a machine of hostcuda's, and the command beside them."""
-
-    def __init__(self, stack):
-        self.stack = stack
-        folders = [BUILT / "hostcuda", BUILT / "hostcuda" / "nvml"]
-        self.environment = {**os.environ, "HOSTCUDA": f"profile=h200,machine=prometheus-{os.getpid()}",
-                            "LD_LIBRARY_PATH": ":".join(map(str, folders))}
-
-    def start(self, words, **more):
-        process = subprocess.Popen([str(word) for word in words], env={**self.environment, **more}, text=True,
-                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.stack.callback(process.wait)
-        self.stack.callback(process.kill)
-        return process
-
-    def start_program(self):
-        program = self.start([BUILT / "tests" / "preload_operated", "1"], STILLMAP_PRELOAD_CONTROL="1",
-                             LD_PRELOAD=str(BUILT / "preload" / "libstillmap_preload.so"))
-        assert program.stdout.readline().startswith("ready"), "a program did not start"
-        return program
-
-    def run(self, *words):
-        done = subprocess.run([BUILT / "tools" / "stillmap", *map(str, words)], env=self.environment, text=True,
-                              check=True, stdout=subprocess.PIPE)
-        return done.stdout
 
 
 def check_rules(folder, machine):
@@ -139,7 +100,7 @@ def expected(view):
 def main():
     folder = find_prometheus()
     with contextlib.ExitStack() as stack:
-        machine = Machine(stack)
+        machine = Machine(stack, "prometheus")
         suspended = machine.start_program()
         machine.start_program()
         check_rules(folder, machine)
@@ -156,9 +117,11 @@ def main():
             right = len(result) == 1 and float(result[0]["value"][1]) == value
             wrong += not right
             print(f"{'ok   ' if right else 'WRONG'} {query} {result[0]['value'][1]}" + ("" if right else f" is {value}"))
-        alerts = wait_for("an alert", lambda: ask(api, "alerts")["alerts"])
+        # Until the first scrape there is another one: nothing has been scraped.
+        alerts = wait_for("the alert of the suspended task, and no other", lambda: [
+            alert for alert in [ask(api, "alerts")["alerts"]]
+            if [a["labels"]["alertname"] for a in alert] == ["StillmapTaskSuspendedTooLong"]])[0]
         print("alerts:", ", ".join(f"{a['labels']['alertname']} {a['state']}" for a in alerts))
-        wrong += [a["labels"]["alertname"] for a in alerts] != ["StillmapTaskSuspendedTooLong"]
         metrics.terminate()
         wrong += metrics.wait() != 0
     if wrong:
