@@ -103,6 +103,8 @@ stillmap_status stillmap_control_create(stillmap_device *device, const char *add
                   STILLMAP_ASSIGN_OR_RETURN(stillmap::device *const d, find_device(device));
                   if (address == nullptr) return missing("the address is NULL");
                   STILLMAP_ASSIGN_OR_RETURN(auto with, options_from(options));
+                  STILLMAP_ASSIGN_OR_RETURN(with.audit,
+                                            stillmap::control::open_audit_log_of_environment());
                   STILLMAP_ASSIGN_OR_RETURN(
                       auto made, stillmap::control::server::create(*d, address, std::move(with)));
                   return std::make_unique<stillmap::control::server>(std::move(made));

@@ -1,6 +1,8 @@
 #include "stillmap/checkpoint/control/server.h"
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <optional>
 #include <utility>
 
@@ -23,7 +25,10 @@ class server::core {
     options.server = "control::server";
     options.forbidden = "this user may not control the process (its uid)";
     options.allow = options_.allow;
-    options.refuse = refuse;
+    options.refuse = [this](checkpoint::socket_channel &with, const error &why) {
+      record_refusal(with.peer(), why);
+      refuse(with, why);
+    };
     options.max_connections = options_.max_connections;
     STILLMAP_ASSIGN_OR_RETURN(
         checkpoint::socket_server made,
@@ -31,7 +36,7 @@ class server::core {
             address_, std::move(options),
             [this](checkpoint::socket_channel &with, std::atomic<bool> &claimed,
                    const std::stop_token &stop) -> checkpoint::socket_server::lease {
-              connection_handler(with, executor_, options_, claimed, stop).serve();
+              connection_handler(with, address_, executor_, options_, claimed, stop).serve();
               return nullptr;
             }));
     connections_.emplace(std::move(made));
@@ -43,10 +48,33 @@ class server::core {
   const creating_process &process() const { return process_; }
 
  private:
+  // On the thread that accepts connections. Any user can connect, as often as it likes: at most one a second has a
+  // record.
+  void record_refusal(const checkpoint::peer_credentials &client, const error &why) noexcept {
+    if (!options_.audit) return;
+    const auto now = std::chrono::steady_clock::now();
+    ++refused_;
+    if (now < next_refusal_record_) return;
+    (void)with_host_memory([&]() -> status {
+      audited_request r;
+      r.client = client;
+      r.task = address_;
+      r.failed = why;
+      r.refused_before = refused_ - 1;
+      options_.audit(r);
+      refused_ = 0;
+      next_refusal_record_ = now + std::chrono::seconds(1);
+      return {};
+    });
+  }
+
   const creating_process process_;
   const server_options options_;
   const std::string address_;
   executor executor_;
+  std::uint64_t refused_ =
+      0;  // since the last record; of the thread that accepts connections, as the next
+  std::chrono::steady_clock::time_point next_refusal_record_{};
   std::optional<checkpoint::socket_server> connections_;  // destroyed first
 };
 

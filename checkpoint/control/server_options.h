@@ -10,6 +10,7 @@
 #include <string>
 
 #include "stillmap/checkpoint/base/socket_channel.h"
+#include "stillmap/checkpoint/control/audit.h"
 #include "stillmap/checkpoint/control/requests.h"
 #include "stillmap/checkpoint/migration/record.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
@@ -52,6 +53,9 @@ struct server_options {
   // suspend, move and drop memory, and have files written with the rights of this process. Called for each
   // connection, on the thread that accepts them: it must not wait.
   std::function<bool(const checkpoint::peer_credentials &)> allow;
+  // Records each request but those for a status, and each client that is refused, of which at most one a second has a
+  // record. Empty: nothing does.
+  audit_function audit;
   // A fence after all work queued before quiesce. Empty: the server waits for the whole device.
   std::function<fence()> idle;
   // The suspender to use, of this device. Empty: one of the server's own; memory that is suspended

@@ -111,6 +111,7 @@ control::server_options served_device::options_of_server() {
 status served_device::listen() {
   STILLMAP_ASSIGN_OR_RETURN(const device d, open_device(ordinal_));
   control::server_options options = options_of_server();
+  STILLMAP_ASSIGN_OR_RETURN(options.audit, control::open_audit_log_of_environment());
   STILLMAP_ASSIGN_OR_RETURN(options.suspender, suspender_of(ordinal_));
   const std::string &given = options_.address;
   auto made = given.empty() || is_folder(given) ? control::create_process_server(d, given, options)

@@ -4,6 +4,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "tests/tool/command_test.h"
@@ -47,6 +48,19 @@ TEST_F(run_command, the_addresses_of_its_memory_are_the_programs_to_hear) {
   EXPECT_EQ(run("run -q --address 0x180000000000" + says).out, "0x180000000000\n");
   EXPECT_EQ(run("run -q --control" + says).out, "\n");
   expect_usage("run --address here -- true", "'here' is no address");
+}
+
+TEST_F(run_command, requests_to_the_program_are_recorded_where_it_says) {
+  const std::string print = " -q --control -- sh -c 'cd / && echo $STILLMAP_AUDIT'";
+  EXPECT_EQ(run("run" + print).out, "\n");
+  const std::string log = (folder_ / "audit").string();
+  EXPECT_EQ(run("run --audit '" + log + "'" + print).out, log + "\n");
+  EXPECT_TRUE(std::filesystem::exists(log));
+  expect_usage("run --audit '" + log + "' -- true", "--audit: it is of use with --control only");
+  expect_failure("run --control --audit '" + log + "/none' -- true", 3,
+                 "the audit log cannot be opened");
+  expect_failure("run --control --audit journald:no-such -- true", 3,
+                 "the journal cannot be reached");
 }
 
 TEST_F(run_command, what_does_not_exist_is_not_found) {

@@ -93,6 +93,7 @@ control::server_options options_for(int ordinal) {
 status listen(const caching_allocator &heap) {
   const device &d = heap.device();
   control::server_options options = options_for(d.ordinal());
+  STILLMAP_ASSIGN_OR_RETURN(options.audit, control::open_audit_log_of_environment());
   STILLMAP_ASSIGN_OR_RETURN(options.suspender, checkpoint::suspender::create(d));
   STILLMAP_ASSIGN_OR_RETURN(
       auto made, control::create_process_server(d, given_settings().control_folder, options));

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 
 #include "tests/checkpoint/control/task.h"
@@ -27,6 +28,17 @@ using stillmap::testing::failing_allocation;
 using stillmap::testing::failing_thread;
 using stillmap::testing::held;
 using stillmap::testing::one_in;
+
+// What could be written of an audit log; removes it.
+void expect_whole_lines(const std::string &log) {
+  std::ifstream file(log);
+  int lines = 0;
+  for (std::string line; std::getline(file, line); ++lines) {
+    EXPECT_TRUE(line.starts_with("{\"time\": \"") && line.ends_with('}')) << line;
+  }
+  EXPECT_GT(lines, 0);
+  std::filesystem::remove(log);
+}
 
 // What begins to fail on the next thread but the client's that receives: one that serves a connection,
 // which has allocated nothing by then.
@@ -115,7 +127,10 @@ TEST_F(control_without_host_memory, a_server_goes_on) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "recvmsg() is ThreadSanitizer's";
 #endif
-  start(counting());
+  const std::string log = stillmap::testing::unique_name("/tmp/stillmap-audit");
+  server_options options = counting();
+  options.audit = *open_audit_log(log);
+  start(std::move(options));
   ASSERT_DONE(ask().status());
   const held before = held::now(driver());
   sweep_server([&] { return ask().status(); }, [](bool, bool) {});
@@ -159,6 +174,8 @@ TEST_F(control_without_host_memory, a_server_goes_on) {
   EXPECT_TRUE(memory_is_whole());
   EXPECT_GT(all_.points, stillmap::testing::fewest_points(100));
   all_.note("control::server", one_in(2) == 1 ? "" : " (one in 3)");
+  expect_whole_lines(log);
+  accept_background_errors();  // of records that could not be written
 }
 
 TEST_F(control_without_host_memory, a_client_gets_an_error) {

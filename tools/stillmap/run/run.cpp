@@ -13,9 +13,11 @@
 #include <system_error>
 #include <vector>
 
+#include "stillmap/checkpoint/control/audit.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/cli/commands.h"
 #include "tools/stillmap/common/run_program.h"
+#include "tools/stillmap/common/text.h"
 #include "tools/stillmap/run/loadable_program.h"
 #include "tools/stillmap/run/program_report.h"
 #include "tools/stillmap/run/program_share.h"
@@ -31,7 +33,7 @@ constexpr const char *service_name = "libstillmap_preload_service.so";
 struct run_options {
   std::uint64_t limit = 0;
   program_share share;
-  std::string allocator, tag, address, stats, record, ipc;
+  std::string allocator, tag, address, stats, record, ipc, audit;
   bool control = false, explain = false, quiet = false;
   std::vector<std::string> program;
 };
@@ -96,6 +98,19 @@ outcome<void> check_service(const std::string &library) {
               fmt::format("{} is missing: it belongs beside {}", service.string(), library_name));
 }
 
+// With absolute paths, as the program may change its folder.
+outcome<std::string> check_audit(const run_options &o) {
+  if (!o.audit.empty() && !o.control)
+    return fail(exit_usage, "--audit: it is of use with --control only");
+  std::vector<std::string> targets = split(o.audit, ',');
+  for (std::string &t : targets) {
+    if (!t.empty() && t != "journald" && !t.starts_with("journald:")) t = fs::absolute(t).string();
+  }
+  std::string all = join(targets, ",");
+  STILLMAP_RETURN_IF_ERROR(control::open_audit_log(all));
+  return all;
+}
+
 outcome<std::vector<std::string>> variables_of(const run_options &o, const std::string &reports) {
   STILLMAP_ASSIGN_OR_RETURN(const std::string library, find_library());
   STILLMAP_RETURN_IF_ERROR(check_service(library));
@@ -114,6 +129,8 @@ outcome<std::vector<std::string>> variables_of(const run_options &o, const std::
   if (!o.tag.empty()) out.push_back("STILLMAP_PRELOAD_TAG=" + o.tag);
   if (!o.address.empty()) out.push_back("STILLMAP_PRELOAD_ADDRESS=" + o.address);
   if (o.control) out.emplace_back("STILLMAP_PRELOAD_CONTROL=1");
+  STILLMAP_ASSIGN_OR_RETURN(const std::string audit, check_audit(o));
+  if (!audit.empty()) out.push_back("STILLMAP_AUDIT=" + audit);
   if (!o.ipc.empty()) out.push_back(fmt::format("STILLMAP_PRELOAD_IPC={:d}", o.ipc == "on"));
   if (!o.record.empty()) out.push_back("STILLMAP_RECORD=" + fs::absolute(o.record).string());
   return out;
@@ -190,6 +207,9 @@ void add_run_command(command &root) {
   c.text("--tag", o.tag, "TAG", "the tag of its memory (default: program)");
   c.flag("--control", o.control,
          "obey an operator: stillmap task list, suspend, resume, snapshot, restore");
+  c.text("--audit", o.audit, "FILE|journald",
+         "with --control: record each request of an operator, as a line of JSON or in systemd's "
+         "journal; both, with a comma between them");
   c.text("--address", o.address, "HEX",
          "where the addresses of its memory should begin (default with --control: 0x140000000000, "
          "so that a program that is started again can be restored)");

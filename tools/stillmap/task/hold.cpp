@@ -83,6 +83,7 @@ void warn(const std::string &control, const held_tags &held) {
 outcome<control::server> reserve_control(const device &d, const std::string &control) {
   control::server_options options;
   options.not_ready = "the memory that this process waits for has not arrived";
+  STILLMAP_ASSIGN_OR_RETURN(options.audit, control::open_audit_log_of_environment());
   return about(control::server::create(d, control, std::move(options)), control);
 }
 
@@ -104,6 +105,12 @@ outcome<exit_status> hold(const device &d, const checkpoint::restored_memory &me
   options.server.task.released = [&](auto tags) {
     if (held.release(tags)) end.finish();
   };
+  if (auto audit = control::open_audit_log_of_environment()) {
+    options.server.audit = std::move(*audit);
+  } else {  // it could, for reserve_control(); the memory must not be lost with it
+    fmt::print(stderr, "stillmap: requests are not recorded: {}\n",
+               printable(audit.error().message()));
+  }
   const std::string control = reserved.address();
   { const control::server closed = std::move(reserved); }
   {
