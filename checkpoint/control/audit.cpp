@@ -161,6 +161,13 @@ class audit_journal {
   std::string path_;
 };
 
+void write_to_all(const std::vector<record_writer> &writers, const audited_request &r) noexcept {
+  for (const record_writer &write : writers) {
+    const status written = with_host_memory("control::server", [&] { return write(r); });
+    if (!written) report_background_error(written.error());
+  }
+}
+
 // That can be written to now.
 template <class Target>
 result<record_writer> writer_for(Target target) {
@@ -192,20 +199,17 @@ result<audit_function> open_audit_log(const std::string &targets) {
       at = end + 1;
     }
     if (writers.empty()) return audit_function();
-    return audit_function([to = std::move(writers)](const audited_request &r) {
-      for (const record_writer &write : to) {
-        const status written = with_host_memory("control::audit", [&] { return write(r); });
-        if (!written) report_background_error(written.error());
-      }
-    });
+    return audit_function(
+        [to = std::move(writers)](const audited_request &r) { write_to_all(to, r); });
   });
 }
 
 result<audit_function> open_audit_log_of_environment() {
   const char *const targets = ::secure_getenv("STILLMAP_AUDIT");
-  return with_host_memory("control::open_audit_log", [&]() -> result<audit_function> {
-    return open_audit_log(targets == nullptr ? "" : targets);
-  });
+  return with_host_memory("control::open_audit_log_of_environment",
+                          [&]() -> result<audit_function> {
+                            return open_audit_log(targets == nullptr ? "" : targets);
+                          });
 }
 
 }  // namespace stillmap::control

@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -19,17 +18,20 @@ namespace {
 constexpr auto progress_interval = std::chrono::milliseconds(50);
 constexpr int poll_interval_ms = 50;
 
-// What a record says of a request.
+// Decodes a request, runs it, and encodes its result. Throws only where a request has been carried
+// out, and the host has no memory for the response.
 template <class Request>
-void describe(audited_request &record, const Request &r) {
-  if constexpr (requires { r.all; }) record.all = r.all;
-  if constexpr (requires { r.tags; }) record.tags = r.tags;
-  if constexpr (requires { r.tag; }) {
-    if (!r.all) record.tags = {r.tag};
-  }
-  if constexpr (requires { r.path; }) record.subject = r.path;
-  if constexpr (requires { r.to; }) record.subject = r.to;
-  if constexpr (requires { r.directory; }) record.subject = r.directory;
+result<bytes> run(const char *operation, request_kind what, request_record &record,
+                  const checkpoint::socket_message &m, const auto &run_it) {
+  const auto done = with_host_memory(operation, [&]() -> decltype(run_it(Request())) {
+    record.set_kind(what);
+    STILLMAP_ASSIGN_OR_RETURN(const Request r, decode<Request>(m.body));
+    record.describe(r);
+    return run_it(r);
+  });
+  record.end(done ? nullptr : &done.error());
+  if (!done) return tl::unexpected(done.error());
+  return encode(*done);
 }
 
 // Outside of the operation of a request.
@@ -37,14 +39,6 @@ tl::unexpected<error> refused(errc c, const char *reason, std::uint64_t value = 
                               std::uint64_t limit = 0, error_unit unit = error_unit::none) {
   const operation_scope scope("control::server");
   return make_error(c, reason, value, limit, unit);
-}
-
-// The name of a process; empty: it has ended.
-std::string program_of(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/comm");
-  std::string name;
-  std::getline(file, name);
-  return name;
 }
 
 short events_of(int fd, short events) {
@@ -82,45 +76,14 @@ void connection_handler::serve_request() {
   if (!request) return refuse(with_, request.error());
   // A process that was stopped finds requests whose clients have long given them up.
   if ((events_of(with_.fd(), 0) & (POLLHUP | POLLERR)) != 0) return;
-  begin_record();  // without host memory for it, the request is not carried out
+  record_.begin(with_, address_);  // without host memory for it, the request is not carried out
   const result<bytes> reply = respond(*request);
-  if (!reply) end_record(&reply.error());
+  if (!reply) record_.end(&reply.error());
   const kind k = reply ? kind::response : kind::refusal;
   const bytes refusal = reply ? bytes() : encode(reply.error());
   // The request has been carried out even if the client does not read the response; status() tells.
   (void)with_.send(static_cast<std::uint16_t>(k), reply ? *reply : refusal, {}, options_.timeout,
                    stop_, std::chrono::steady_clock::now() + options_.timeout);
-}
-
-void connection_handler::begin_record() {
-  if (!options_.audit) return;
-  audited_ = {};  // it begins now
-  audited_.client = with_.peer();
-  audited_.client_program = program_of(with_.peer().pid);
-  audited_.task = address_;
-  began_ = std::chrono::steady_clock::now();
-}
-
-void connection_handler::end_record(const error *failed) {
-  if (!options_.audit || std::exchange(is_recorded_, true)) return;
-  if (failed == nullptr && audited_.request == request_kind::status) return;
-  audited_.duration = std::chrono::steady_clock::now() - began_;
-  if (failed != nullptr) audited_.failed = *failed;
-  options_.audit(audited_);
-}
-
-template <class Request>
-result<bytes> connection_handler::run(const char *operation, request_kind what,
-                                      const checkpoint::socket_message &m, const auto &run_it) {
-  const auto done = with_host_memory(operation, [&]() -> decltype(run_it(Request())) {
-    audited_.request = what;
-    STILLMAP_ASSIGN_OR_RETURN(const Request r, decode<Request>(m.body));
-    if (options_.audit) describe(audited_, r);
-    return run_it(r);
-  });
-  end_record(done ? nullptr : &done.error());
-  if (!done) return tl::unexpected(done.error());
-  return encode(*done);
 }
 
 result<bytes> connection_handler::respond(const checkpoint::socket_message &m) {
@@ -133,44 +96,47 @@ result<bytes> connection_handler::respond(const checkpoint::socket_message &m) {
   }
   switch (static_cast<kind>(m.kind)) {
     case kind::status:
-      return run<empty_request>("control::status", request_kind::status, m, [&](const auto &) {
-        return result<process_status>(executor_.status());
-      });
+      return run<empty_request>(
+          "control::status", request_kind::status, record_, m,
+          [&](const auto &) { return result<process_status>(executor_.status()); });
     case kind::suspend:
-      return run<suspend_request>("control::suspend", request_kind::suspend, m,
+      return run<suspend_request>("control::suspend", request_kind::suspend, record_, m,
                                   [&](const auto &r) { return executor_.suspend(r, stop_); });
     case kind::resume:
-      return run<resume_request>("control::resume", request_kind::resume, m,
+      return run<resume_request>("control::resume", request_kind::resume, record_, m,
                                  [&](const auto &r) { return executor_.resume(r); });
     case kind::snapshot:
       return run<snapshot_request>(
-          "control::snapshot", request_kind::snapshot, m, [&](const auto &r) {
+          "control::snapshot", request_kind::snapshot, record_, m, [&](const auto &r) {
             return executor_.snapshot(r, stop_, [this](const auto &p) { return report(p); });
           });
     case kind::restore:
-      return run<restore_request>("control::restore", request_kind::restore, m, [&](const auto &r) {
-        return executor_.restore(r, stop_, [this](const auto &p) { return report(p); });
-      });
+      return run<restore_request>(
+          "control::restore", request_kind::restore, record_, m, [&](const auto &r) {
+            return executor_.restore(r, stop_, [this](const auto &p) { return report(p); });
+          });
     case kind::handoff:
-      return run<handoff_request>("control::handoff", request_kind::handoff, m, [&](const auto &r) {
-        return while_connected<handoff::sent_memory>(
-            [&](const auto &gone) { return executor_.handoff(r, stop_, gone); });
-      });
+      return run<handoff_request>(
+          "control::handoff", request_kind::handoff, record_, m, [&](const auto &r) {
+            return while_connected<handoff::sent_memory>(
+                [&](const auto &gone) { return executor_.handoff(r, stop_, gone); });
+          });
     case kind::migrate:
-      return run<migrate_request>("control::migrate", request_kind::migrate, m, [&](const auto &r) {
-        auto last = migration::step::described;
-        const auto on_progress = [&](const migration::progress &p) {
-          send_progress(kind::migration_progress, p, std::exchange(last, p.step) != p.step);
-        };
-        // Cancelled if its client is gone, as a snapshot is.
-        return while_connected<migration::sent_memory>(
-            [&](const auto &gone) { return executor_.migrate(r, gone, on_progress); });
-      });
+      return run<migrate_request>(
+          "control::migrate", request_kind::migrate, record_, m, [&](const auto &r) {
+            auto last = migration::step::described;
+            const auto on_progress = [&](const migration::progress &p) {
+              send_progress(kind::migration_progress, p, std::exchange(last, p.step) != p.step);
+            };
+            // Cancelled if its client is gone, as a snapshot is.
+            return while_connected<migration::sent_memory>(
+                [&](const auto &gone) { return executor_.migrate(r, gone, on_progress); });
+          });
     case kind::resolve:
-      return run<empty_request>("control::resolve", request_kind::resolve, m,
+      return run<empty_request>("control::resolve", request_kind::resolve, record_, m,
                                 [&](const auto &) { return executor_.resolve(); });
     case kind::abort:
-      return run<empty_request>("control::abort", request_kind::abort, m,
+      return run<empty_request>("control::abort", request_kind::abort, record_, m,
                                 [&](const auto &) { return executor_.abort(stop_); });
     case kind::snapshot_progress:
     case kind::response:

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "stillmap/checkpoint/base/socket_channel.h"
-#include "stillmap/checkpoint/control/audit.h"
 #include "stillmap/checkpoint/control/internal/executor.h"
 #include "stillmap/checkpoint/control/internal/messages.h"
+#include "stillmap/checkpoint/control/internal/request_record.h"
 
 namespace stillmap::control {
 
@@ -26,6 +26,7 @@ class connection_handler {
                      std::stop_token stop)
       : with_(with),
         address_(address),
+        record_(options.audit),
         executor_(runs),
         options_(options),
         claimed_(claimed),
@@ -38,14 +39,6 @@ class connection_handler {
  private:
   void serve_request();
   result<bytes> respond(const checkpoint::socket_message &m);
-  // What the audit record of the request says, from its arrival to its outcome.
-  void begin_record();
-  void end_record(const error *failed);
-  // Decodes a request, runs it, and encodes its result. Throws only where a request has been carried
-  // out, and the host has no memory for the response.
-  template <class Request>
-  result<bytes> run(const char *operation, request_kind what, const checkpoint::socket_message &m,
-                    const auto &run_it);
   // Calls run(stop): `stop` is requested once the client is gone, or the server is being destroyed.
   template <class T>
   result<T> while_connected(const std::function<result<T>(std::stop_token)> &run);
@@ -55,9 +48,7 @@ class connection_handler {
 
   checkpoint::socket_channel &with_;
   const std::string &address_;
-  audited_request audited_;
-  std::chrono::steady_clock::time_point began_;
-  bool is_recorded_ = false;
+  request_record record_;
   executor &executor_;
   const server_options &options_;
   std::atomic<bool> &claimed_;
