@@ -10,6 +10,9 @@
 #include <thread>
 #include <utility>
 
+#include "stillmap/checkpoint/base/socket_channel.h"
+#include "stillmap/checkpoint/control/find_tasks.h"
+
 namespace stillmap::testing {
 
 operated_program::operated_program(std::vector<std::string> environment, int devices) {
@@ -47,9 +50,19 @@ operated_program::~operated_program() {
   if (from_ != nullptr) std::fclose(from_);
 }
 
+// Tests beside this one may have processes of the same id, in PID namespaces of their own, and the names have a number
+// behind it then.
 std::string operated_program::address(int ordinal) const {
-  return "@stillmap-" + std::to_string(pid_) +
-         (ordinal != 0 ? "." + std::to_string(ordinal) : std::string()) + ".control";
+  const std::string name = "@stillmap-" + std::to_string(pid_) +
+                           (ordinal != 0 ? "." + std::to_string(ordinal) : std::string());
+  if (const auto known = addresses_.find(ordinal); known != addresses_.end()) return known->second;
+  const auto all = control::find_tasks();
+  for (const std::string &socket : all ? all->sockets : std::vector<std::string>()) {
+    if (socket != name + ".control" && !socket.starts_with(name + "-")) continue;
+    const auto server = checkpoint::socket_channel::connect(socket);
+    if (server && server->peer().pid == pid_) return addresses_[ordinal] = socket;
+  }
+  return name + ".control";
 }
 
 std::string operated_program::answer() const {

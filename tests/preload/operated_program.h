@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -47,6 +48,7 @@ class operated_program {
   std::FILE *to_ = nullptr, *from_ = nullptr;
   std::uint64_t constant_ = 0;
   std::size_t bytes_ = 0;
+  mutable std::map<int, std::string> addresses_;
 };
 
 // All memory of such a program.

@@ -124,7 +124,7 @@ TEST_F(machine_view_test, finds_a_task_by_its_process) {
   const std::string pid = std::to_string(::getpid());
   const auto by_pid = tool::resolve_task(pid);
   ASSERT_TRUE(by_pid) << by_pid.error().line;
-  EXPECT_EQ(*by_pid, "@stillmap-" + pid + ".control");
+  EXPECT_EQ(*by_pid, made->address());
   expect(run("task status " + pid), 0, {"process " + pid});
   const std::string name = tool::identify(::getpid()).name;
   expect(run("task list --filter " + pid + " --filter name:" + name), 0, {*by_pid});
