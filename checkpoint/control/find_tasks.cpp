@@ -23,6 +23,7 @@ void add_abstract(std::vector<std::string> &out) {
   constexpr const char *accepts = "00010000", *stream = "0001";
   std::ifstream in("/proc/net/unix");
   for (std::string line; std::getline(in, line);) {
+    if (line.find("@stillmap") == std::string::npos) continue;
     std::istringstream words(line);
     std::string number, references, protocol, flags, type, state, inode, name;
     words >> number >> references >> protocol >> flags >> type >> state >> inode >> name;

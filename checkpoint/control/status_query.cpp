@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "stillmap/checkpoint/base/socket_channel.h"
@@ -17,6 +18,7 @@ namespace {
 constexpr std::chrono::milliseconds at_once{0};
 // How often to try again to connect to a process whose backlog is full.
 constexpr std::chrono::milliseconds connect_interval{20};
+constexpr std::chrono::milliseconds reply_interval{5};
 
 // One process that is asked.
 class status_query {
@@ -24,6 +26,7 @@ class status_query {
   explicit status_query(const std::string &address) : address_(address) {}
 
   bool done() const { return outcome_.has_value(); }
+  bool connected() const { return done() || server_; }
   int fd() const { return server_ ? server_->fd() : -1; }
 
   // Does what can be done without waiting.
@@ -85,18 +88,30 @@ result<std::vector<queried_status>> query_status(std::span<const std::string> ad
   return with_host_memory("control::query_status", [&]() -> result<std::vector<queried_status>> {
     std::vector<status_query> all(addresses.begin(), addresses.end());
     const auto until = std::chrono::steady_clock::now() + timeout;
+    std::vector<pollfd> fds;
+    std::vector<status_query *> polled;  // of each
     for (;;) {
-      std::vector<pollfd> fds;
+      for (std::size_t i = 0; i < fds.size(); ++i) {
+        if (fds[i].revents != 0) polled[i]->advance();
+      }
+      fds.clear();
+      polled.clear();
       for (status_query &q : all) {
         if (fds.size() == max_open_queries) break;
-        if (!q.done()) q.advance();
-        if (!q.done()) fds.push_back({q.fd(), POLLIN, 0});
+        if (!q.connected()) q.advance();
+        if (q.done()) continue;
+        fds.push_back({q.fd(), POLLIN, 0});
+        polled.push_back(&q);
       }
       const auto left =
           std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
       if (fds.empty() || left <= at_once) break;
       (void)::poll(fds.data(), fds.size(),
                    static_cast<int>(std::min(left, connect_interval).count()));
+      if (fds.size() == 1) continue;
+      // Those that reply at almost the same time are one wake-up.
+      std::this_thread::sleep_for(reply_interval);
+      (void)::poll(fds.data(), fds.size(), 0);
     }
     std::vector<queried_status> out;
     for (status_query &q : all) {

@@ -48,11 +48,11 @@ struct nvml::functions {
            find(compute, "nvmlDeviceGetComputeRunningProcesses_v3");
   }
 
-  // A process may come between the two calls.
+  // A process may come between two calls.
   std::vector<process_usage> processes_on(device_handle d) const {
-    std::vector<process_info> infos;
-    unsigned n = 0;
-    int done = compute(d, &n, nullptr);
+    std::vector<process_info> infos(128);
+    auto n = static_cast<unsigned>(infos.size());
+    int done = compute(d, &n, infos.data());
     while (done == nvml_insufficient_size) {
       infos.resize(n + 16);
       n = static_cast<unsigned>(infos.size());

@@ -81,13 +81,17 @@ class top_screen {
     utf8_ = terminal_of(stdout).utf8;
     view_updater updates(watch_, interval_);
     sort_tasks(view_, sort_);
+    draw("");
     while (!left_) {
-      if (auto newer = updates.take()) {
+      const int key = ::getch();
+      handle(key);
+      auto newer = updates.take();
+      if (newer) {
         view_ = std::move(*newer);
         sort_tasks(view_, sort_);
       }
-      draw(updates.trouble());
-      handle(::getch());
+      const std::string trouble = updates.trouble();
+      if (newer || key != ERR || !trouble.empty() || bottom_line() != drawn_bottom_) draw(trouble);
     }
     return exit_ok;
   }
@@ -120,7 +124,8 @@ class top_screen {
                             name_of(sort_), trouble));
     const int room = std::max(1, height - 2);
     mode_ == mode::details ? draw_details(room) : draw_table(room);
-    put_line(height - 1, bottom_line(), A_DIM);
+    drawn_bottom_ = bottom_line();
+    put_line(height - 1, drawn_bottom_, A_DIM);
     ::refresh();
   }
 
@@ -241,6 +246,7 @@ class top_screen {
   std::vector<table_line> lines_;  // of view_, as it was drawn
   std::string selected_;           // the socket of the task
   int first_ = 0;                  // the line on top
+  std::string drawn_bottom_;
   task_requests requests_;
 };
 
