@@ -12,6 +12,13 @@ function(stillmap_target target)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
 endfunction()
 
+# Lets an installed library or program find Stillmap's libraries in `folder`, where those are shared ones.
+function(stillmap_find_beside target folder)
+  if(BUILD_SHARED_LIBS)
+    set_target_properties(${target} PROPERTIES INSTALL_RPATH "${folder}")
+  endif()
+endfunction()
+
 # For a shared library that programs load with all of Stillmap inside: nothing leaves it but what exports.map of the
 # current folder lists.
 function(stillmap_closed_library target)
@@ -22,8 +29,8 @@ function(stillmap_closed_library target)
     CXX_VISIBILITY_PRESET hidden
     VISIBILITY_INLINES_HIDDEN ON
     LINK_DEPENDS "${_map}"
-    LIBRARY_OUTPUT_DIRECTORY "${stillmap_BINARY_DIR}/lib"
-    INSTALL_RPATH "$ORIGIN")  # where BUILD_SHARED_LIBS puts the rest
+    LIBRARY_OUTPUT_DIRECTORY "${stillmap_BINARY_DIR}/lib")
+  stillmap_find_beside(${target} "$ORIGIN")
 endfunction()
 
 # Sets `out` to the files of a library's folder that match `pattern`, relative to the source folder,
@@ -75,8 +82,8 @@ function(stillmap_library folder)
     EXPORT_NAME ${_component}
     VERSION ${stillmap_VERSION}
     SOVERSION ${stillmap_SOVERSION}
-    INSTALL_RPATH "$ORIGIN"
     POSITION_INDEPENDENT_CODE ON)
+  stillmap_find_beside(${_target} "$ORIGIN")
   # In a program or a shared library of somebody else's, the symbols of a static Stillmap stay inside.
   if(NOT _is_installed OR NOT BUILD_SHARED_LIBS)
     set_target_properties(${_target} PROPERTIES
@@ -121,8 +128,8 @@ function(stillmap_program target)
   target_link_libraries(${target} PRIVATE stillmap::checkpoint stillmap::allocators ${CMAKE_DL_LIBS})
   # From here a program finds ../lib/stillmap/hostcuda, as it does where it is installed.
   set_target_properties(${target} PROPERTIES
-    RUNTIME_OUTPUT_DIRECTORY "${stillmap_BINARY_DIR}/bin"
-    INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+    RUNTIME_OUTPUT_DIRECTORY "${stillmap_BINARY_DIR}/bin")
+  stillmap_find_beside(${target} "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   # In batches, as Bazel compiles them (tools/build/batches.bzl), except for clang-tidy and the like,
   # which look for each source. The libraries follow CMAKE_UNITY_BUILD.
   if(NOT CMAKE_EXPORT_COMPILE_COMMANDS)
