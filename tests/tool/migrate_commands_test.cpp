@@ -141,6 +141,16 @@ TEST_F(migrate_commands, one_that_is_given_up_leaves_the_task_as_it_was) {
   EXPECT_EQ(ended("there"), 1);
 }
 
+TEST_F(migrate_commands, one_that_waits_has_nothing_to_save) {
+  start_destination("there", as("there", "here") + "--records " + records("there") + " --save '" +
+                                 file("nothing.smi") + "'");
+  EXPECT_FALSE(place_of("there").empty());
+  ::kill(processes_.at("there"), SIGTERM);
+  EXPECT_EQ(ended("there"), 0);
+  once("there.err", "nothing has arrived");
+  EXPECT_FALSE(std::filesystem::exists(file("nothing.smi")));
+}
+
 TEST_F(migrate_commands, who_is_not_believed_gets_nothing) {
   start_task();
   start_destination("there", as("there", "here") + "--records " + records("there"));

@@ -200,6 +200,19 @@ TEST_F(task_commands, one_that_holds_the_only_copy_saves_it) {
   EXPECT_EQ(run("image diff '" + before + "' '" + saved + "'").status, 0);
 }
 
+TEST_F(task_commands, one_that_waits_has_nothing_to_save) {
+  if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
+  for (const bool saves : {true, false}) {
+    const std::string receiver = new_place();
+    start_receiver(receiver, saves ? "--save '" + file("nothing.smi") + "'" : "");
+    expect(run("task status --timeout 30 " + receiver + ".control"), 4, {"has not arrived"});
+    ::kill(processes_.at("receiver"), SIGTERM);
+    EXPECT_EQ(ended("receiver"), saves ? 0 : 1);
+  }
+  once("receiver.err", "cancel");
+  EXPECT_FALSE(std::filesystem::exists(file("nothing.smi")));
+}
+
 // What is suspended is mapped nowhere, and is here all the same.
 TEST_F(task_commands, one_that_holds_suspended_memory_goes_on_when_the_rest_has_left) {
   if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";

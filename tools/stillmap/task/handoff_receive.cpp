@@ -32,9 +32,7 @@ void print(const handoff_receive_options &o, const checkpoint::memory_layout &l,
   std::fflush(stdout);
 }
 
-}  // namespace
-
-outcome<exit_status> run_handoff_receive(const handoff_receive_options &o) {
+outcome<exit_status> receive_and_hold(const handoff_receive_options &o) {
   if (!o.hold && !o.save.empty()) return fail(exit_usage, "either --free or --save");
   STILLMAP_RETURN_IF_ERROR(check_save(o.save));
   STILLMAP_ASSIGN_OR_RETURN(auto waiter, signal_waiter::create());
@@ -84,6 +82,12 @@ outcome<exit_status> run_handoff_receive(const handoff_receive_options &o) {
   held.save = o.save;
   held.ready = [&](const std::string &at) { print(o, memory->layout(), from, at); };
   return hold(d, *memory, std::move(*control), std::move(held), end);
+}
+
+}  // namespace
+
+outcome<exit_status> run_handoff_receive(const handoff_receive_options &o) {
+  return nothing_to_save_is_ok(receive_and_hold(o), o.save);
 }
 
 }  // namespace stillmap::tool

@@ -99,6 +99,15 @@ outcome<void> check_save(const std::string &image) {
   return fail(make_system_error(errno, "the folder cannot be written", image).value());
 }
 
+outcome<exit_status> nothing_to_save_is_ok(outcome<exit_status> result, const std::string &save) {
+  const auto is_cancelled = [](const failure &f) {
+    return f.cause && f.cause->is(errc::operation_canceled);
+  };
+  if (result || save.empty() || !is_cancelled(result.error())) return result;
+  fmt::print(stderr, "stillmap: asked to end: nothing has arrived that could be saved\n");
+  return exit_ok;
+}
+
 outcome<exit_status> hold(const device &d, const checkpoint::restored_memory &memory,
                           control::server reserved, hold_options options, signal_waiter &end) {
   held_tags held(memory.layout());

@@ -19,6 +19,10 @@ outcome<control::server> reserve_control(const device &d, const std::string &con
 // Errors: exit_refused (it exists), exit_not_found (no such folder), the system's.
 outcome<void> check_save(const std::string &image);
 
+// The result of a command that waits for memory and holds it. With --save, one that is asked to end while it waits has
+// nothing to save, and has not failed.
+outcome<exit_status> nothing_to_save_is_ok(outcome<exit_status> result, const std::string &save);
+
 struct hold_options {
   control::server_options server;
   // The image to save what is left as, when asked to end. Empty: ask again, and then lose it.

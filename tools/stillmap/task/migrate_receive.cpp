@@ -69,9 +69,7 @@ void print(const migrate_receive_options &o, const migration::received_memory &m
   std::fflush(stdout);
 }
 
-}  // namespace
-
-outcome<exit_status> run_migrate_receive(const migrate_receive_options &o) {
+outcome<exit_status> receive_and_hold(const migrate_receive_options &o) {
   STILLMAP_RETURN_IF_ERROR(check_identity(o.identity));
   STILLMAP_RETURN_IF_ERROR(check_save(o.save));
   STILLMAP_ASSIGN_OR_RETURN(auto waiter, signal_waiter::create());
@@ -104,6 +102,12 @@ outcome<exit_status> run_migrate_receive(const migrate_receive_options &o) {
   held.ready = [&](const std::string &at_address) { print(o, task, at_address); };
   // The receiver keeps running: the source may have to ask for the outcome.
   return hold(d, task.memory, std::move(control), std::move(held), end);
+}
+
+}  // namespace
+
+outcome<exit_status> run_migrate_receive(const migrate_receive_options &o) {
+  return nothing_to_save_is_ok(receive_and_hold(o), o.save);
 }
 
 }  // namespace stillmap::tool
