@@ -19,7 +19,7 @@ namespace stillmap::preload {
 namespace {
 
 constinit device_memory all[device_memory::most_devices];
-constinit std::atomic<bool> in_child{false};
+constinit std::atomic<bool> is_child{false};
 
 // Who asked for it reads what the program says.
 void say_not_shared(const error &e) noexcept {
@@ -34,7 +34,7 @@ void say_not_shared(const error &e) noexcept {
 // Before anything is counted.
 void prepare_for_forks() noexcept {
   static const int registered = ::pthread_atfork(nullptr, nullptr, [] {
-    in_child.store(true, std::memory_order_relaxed);
+    is_child.store(true, std::memory_order_relaxed);
     served_memory::leave_in_child();
     captures::leave_in_child();
   });
@@ -50,7 +50,7 @@ result<device> open_device(int ordinal) {
 
 device_memory *device_memory::of(int ordinal) noexcept {
   const bool known = ordinal >= 0 && ordinal < most_devices;
-  return known && !in_child.load(std::memory_order_relaxed) ? &all[ordinal] : nullptr;
+  return known && !is_child.load(std::memory_order_relaxed) ? &all[ordinal] : nullptr;
 }
 
 int device_memory::ordinal() const noexcept {
