@@ -22,7 +22,7 @@ if(TARGET stillmap_checkpoint)
 endif()
 
 set(STILLMAP_HOSTCUDA_FILE "${CMAKE_INSTALL_LIBDIR}/stillmap/hostcuda/libcuda.so.1")
-set(STILLMAP_TORCH_FILE "${CMAKE_INSTALL_LIBDIR}/libstillmap_torch.so")
+set(STILLMAP_TORCH_FILE "${stillmap_PLUGIN_DIR}/libstillmap_torch.so")
 configure_package_config_file(cmake/stillmapConfig.cmake.in
   "${PROJECT_BINARY_DIR}/package/stillmapConfig.cmake"
   INSTALL_DESTINATION "${stillmap_CMAKE_DIR}"

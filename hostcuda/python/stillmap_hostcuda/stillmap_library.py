@@ -44,7 +44,7 @@ def in_prefix():
     command = shutil.which("stillmap")
     prefixes += [pathlib.Path(command).resolve().parents[1]] if command else []
     return next((path for prefix in prefixes for path in sorted(prefix.glob("lib*/" + LIBRARY)) +
-                 sorted(prefix.glob("lib/*/" + LIBRARY))), None)
+                 sorted(prefix.glob("lib/*/" + LIBRARY)) + sorted(prefix.glob("lib/*/stillmap/" + LIBRARY))), None)
 
 
 def find(program):

@@ -120,6 +120,8 @@ class Library(unittest.TestCase):
     def test_an_installed_prefix(self):
         self.put("bin/stillmap", 0o755)
         self.assertIsNone(stillmap_library.find("x"))
+        packaged = self.put("lib/x86_64-linux-gnu/stillmap/libstillmap_torch.so")
+        self.assertEqual(stillmap_library.find("x"), packaged)
         library = self.put("lib/x86_64-linux-gnu/libstillmap_torch.so")
         self.assertEqual(stillmap_library.find("x"), library)
         beside = self.put("other/lib64/libstillmap_torch.so")

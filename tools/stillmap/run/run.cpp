@@ -46,14 +46,14 @@ outcome<std::string> find_library() {
   }
   std::error_code none;
   const fs::path here = fs::read_symlink("/proc/self/exe", none).parent_path();
-  for (const char *const folder : {"../lib", "../lib64", "../preload", "."}) {
-    const fs::path candidate = here / folder / library_name;
-    if (fs::exists(candidate, none)) return fs::canonical(candidate, none).string();
-  }
+  std::vector<fs::path> folders{here / "../lib", here / "../lib64", here / "../preload", here};
   // Debian's libraries are in a folder of the machine's.
   for (const auto &entry : fs::directory_iterator(here / "../lib", none)) {
-    if (const fs::path candidate = entry.path() / library_name; fs::exists(candidate, none)) {
-      return fs::canonical(candidate, none).string();
+    folders.push_back(entry.path());
+  }
+  for (const fs::path &folder : folders) {
+    for (const fs::path &candidate : {folder / library_name, folder / "stillmap" / library_name}) {
+      if (fs::exists(candidate, none)) return fs::canonical(candidate, none).string();
     }
   }
   return fail(exit_not_found,
