@@ -98,4 +98,13 @@ std::shared_ptr<embedded_quota> known_share(int ordinal) {
   return nullptr;
 }
 
+std::string known_share_name(int ordinal) {
+  open_quotas &all = quotas_of_process();
+  const lock_guard lock(all.lock);
+  for (const auto &[name, known] : all.by_name) {
+    if (known.ordinal == ordinal && !known.quota.expired()) return name;
+  }
+  return {};
+}
+
 }  // namespace stillmap

@@ -36,5 +36,7 @@ result<std::shared_ptr<embedded_quota>> share_device(const share_settings &s, co
 
 // One that allocators of this process have for the device; nullptr: none. For what is brought back to them.
 std::shared_ptr<embedded_quota> known_share(int ordinal);
+// Its name; empty: there is none.
+std::string known_share_name(int ordinal);
 
 }  // namespace stillmap

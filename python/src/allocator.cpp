@@ -2,6 +2,7 @@
 
 #include "python/src/devices.h"
 #include "python/src/errors.h"
+#include "python/src/memory_figures.h"
 #include "stillmap/allocators/device_share.h"
 #include "stillmap/vmm/base/try.h"
 
@@ -67,7 +68,9 @@ python_allocator::python_allocator(int ordinal, const std::string &tag,
     }
     has_quota_ = options.quota != nullptr;
     STILLMAP_ASSIGN_OR_RETURN(auto made, caching_allocator::create(d, std::move(options)));
-    return std::shared_ptr<caching_allocator>(std::move(made));
+    std::shared_ptr<caching_allocator> heap(std::move(made));
+    count_allocator(heap);
+    return heap;
   }));
 }
 

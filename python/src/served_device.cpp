@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "python/src/devices.h"
+#include "python/src/memory_figures.h"
 #include "python/src/safe_points.h"
 #include "python/src/suspenders.h"
 #include "stillmap/checkpoint/control/process_server.h"
@@ -95,6 +96,7 @@ control::server_options served_device::options_of_server() {
     if (options_.program.released) options_.program.released(tags);
     for (const std::string &tag : tags) safe_points::all().release(ordinal_, tag);
   };
+  o.task.memory = [ordinal = ordinal_] { return memory_figures_of(ordinal); };
   if (options_.program.throttle) {
     o.task.throttle = [this](tags_view tags, double fraction) {
       const callback_scope scope;

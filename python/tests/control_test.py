@@ -51,6 +51,40 @@ class FromAShell(ControlTestCase):
         self.assertEqual(int(place), 0x3300_0000_0000)
         program.wait()
 
+    def test_the_operator_sees_what_the_allocators_have(self):
+        quota = "operator-%d" % os.getpid()
+        program = self.program("""
+            a = stillmap.CachingAllocator(limit=64 << 20, share=os.environ["QUOTA"])
+            live = [a.allocate(3 << 20)]
+            a.free(a.allocate(16 << 20))
+            server = stillmap.serve()
+            tell(server.address)
+            sys.stdin.readline()
+            b = stillmap.CachingAllocator(tag="b")
+            live.append(b.allocate(5 << 20))
+            tell("allocated")
+            sys.stdin.readline()
+            a.free(live[0])
+            a.close()
+            tell("closed")
+            sys.stdin.readline()
+        """, QUOTA=quota)
+        address = program.line()
+        one = self.task("status", address)["allocator"]
+        self.assertEqual((one["live_bytes"], one["limit_bytes"], one["quota"]), (3 * MiB, 64 * MiB, quota))
+        self.assertGreaterEqual(one["cached_bytes"], 16 * MiB)
+        program.say()
+        program.line()
+        both = self.task("status", address)["allocator"]
+        self.assertEqual((both["live_bytes"], both["limit_bytes"]), (8 * MiB, None))
+        program.say()
+        program.line()
+        other = self.task("status", address)["allocator"]
+        self.assertEqual((other["live_bytes"], other["limit_bytes"], other["quota"]), (5 * MiB, None, ""))
+        program.say()
+        program.wait()
+        stillmap.SharedQuota.remove(quota)
+
     def test_nothing_runs_while_memory_is_away(self):
         program = self.program("""
             server = stillmap.serve()

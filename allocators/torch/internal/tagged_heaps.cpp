@@ -121,4 +121,15 @@ torch_heaps *heaps_of_tag(const std::string &tag) {
   return i < all.used ? all.slots[i].heaps.load(std::memory_order_acquire) : nullptr;
 }
 
+std::vector<torch_heaps *> heaps_of_tags() {
+  tag_table &all = table_of_tags();
+  const lock_guard lock(all.lock);
+  std::vector<torch_heaps *> out;
+  for (std::size_t i = 0; i < all.used; ++i) {
+    if (auto *const heaps = all.slots[i].heaps.load(std::memory_order_acquire))
+      out.push_back(heaps);
+  }
+  return out;
+}
+
 }  // namespace stillmap::torch_plugin

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "stillmap/allocators/torch/internal/torch_heaps.h"
 
@@ -30,5 +31,7 @@ result<heap_functions> functions_of_tag(const settings &given);
 
 // nullptr: functions_of_tag was never called for it.
 torch_heaps *heaps_of_tag(const std::string &tag);
+// Those of all tags.
+std::vector<torch_heaps *> heaps_of_tags();
 
 }  // namespace stillmap::torch_plugin

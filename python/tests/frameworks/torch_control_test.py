@@ -68,6 +68,8 @@ class Control(OperatorTestCase):
         while program.line(60) != "step 20":
             pass
         address = "@stillmap-%d.control" % program.pid
+        # The parameters, and their momenta.
+        self.assertGreaterEqual(self.task("status", address)["allocator"]["live_bytes"], 2 * 4 * (512 * 1024 + 512))
         self.assertEqual(self.servers_of(program), [address])
         for round in range(3):
             before = self.task("status", address)
