@@ -24,10 +24,10 @@ def wait_for(what, question):
 class Machine:
     """Programs on a machine of hostcuda's, and the command beside them."""
 
-    def __init__(self, stack, name):
+    def __init__(self, stack, name, profile="h200"):
         self.stack = stack
         folders = [BUILT / "hostcuda", BUILT / "hostcuda" / "nvml"]
-        self.environment = {**os.environ, "HOSTCUDA": f"profile=h200,machine={name}-{os.getpid()}",
+        self.environment = {**os.environ, "HOSTCUDA": f"profile={profile},machine={name}-{os.getpid()}",
                             "LD_LIBRARY_PATH": ":".join(map(str, folders))}
 
     def start(self, words, **more):

@@ -103,11 +103,11 @@ CUipcMemHandle handle_of(const std::string &text) {
   return handle;
 }
 
-int operate(int devices) {
+int operate(int devices, int first) {
   CLIENT_CHECK(cuInit(0));
   std::vector<std::unique_ptr<worker>> workers;
   CUdeviceptr constant = 0;
-  for (int ordinal = 0; ordinal < devices; ++ordinal) {
+  for (int ordinal = first; ordinal < first + devices; ++ordinal) {
     if (const int failed = use_device(ordinal)) return failed;
     CUcontext context = nullptr;
     CLIENT_CHECK(cuCtxGetCurrent(&context));
@@ -268,5 +268,5 @@ int operate(int devices) {
 }  // namespace client
 
 int main(int count, char **words) {
-  return client::operate(count > 1 ? std::atoi(words[1]) : 1);
+  return client::operate(count > 1 ? std::atoi(words[1]) : 1, count > 2 ? std::atoi(words[2]) : 0);
 }

@@ -74,11 +74,11 @@ class top_screen {
   outcome<exit_status> run() {
     // Before the terminal is ncurses's: what fails is said on it.
     STILLMAP_ASSIGN_OR_RETURN(view_, watch_.look());
+    utf8_ = terminal_of(stdout).utf8;  // sets the locale, which ncurses reads
     curses_terminal terminal;
     if (!terminal.open()) {
       return fail(exit_refused, "the terminal is of a kind that ncurses does not know: use --once");
     }
-    utf8_ = terminal_of(stdout).utf8;
     view_updater updates(watch_, interval_);
     sort_tasks(view_, sort_);
     draw("");
