@@ -154,11 +154,11 @@ TEST_F(CliTest, JsonIsAllThatIsPrinted) {
 
 TEST_F(CliTest, WrongUsageIsOneLineThatNamesIt) {
   expect_usage("",
-               "a command is missing; there are run, image, task, quota, top, metrics, trace, "
-               "doctor, demo, map");
+               "a command is missing; there are run, image, task, quota, top, metrics, slurm, "
+               "trace, doctor, demo, map");
   expect_usage("dance",
                "there is no command 'dance'; there are run, image, task, quota, top, metrics, "
-               "trace, doctor, demo");
+               "slurm, trace, doctor, demo");
   expect_usage("demo growth --chunk 5Q", "'5Q' is not a size");
   expect_usage("demo growth --chunk 0", "--chunk");
   expect_usage("demo growth --no-such", "--no-such");

@@ -13,6 +13,7 @@ command make_commands() {
   add_quota_commands(root);
   add_top_command(root);
   add_metrics_command(root);
+  add_slurm_commands(root);
   add_trace_commands(root);
   add_doctor_command(root);
   add_demo_commands(root);

@@ -15,6 +15,7 @@ void add_run_command(command &root);
 void add_quota_commands(command &root);
 void add_top_command(command &root);
 void add_metrics_command(command &root);
+void add_slurm_commands(command &root);
 void add_trace_commands(command &root);
 void add_demo_commands(command &root);
 void add_map_command(command &root);

@@ -1,0 +1,88 @@
+// stillmap slurm suspend: all tasks of a job, or none.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "stillmap/vmm/base/try.h"
+#include "tools/stillmap/common/size.h"
+#include "tools/stillmap/slurm/job_lock.h"
+#include "tools/stillmap/slurm/job_tasks.h"
+#include "tools/stillmap/slurm/slurm_commands.h"
+
+namespace stillmap::tool {
+namespace {
+
+constexpr std::chrono::milliseconds suspend_interval{50};
+
+class job_suspension {
+ public:
+  job_suspension(std::uint32_t job, time_limit until) : job_(job), until_(until) {}
+
+  outcome<exit_status> run() {
+    for (;; std::this_thread::sleep_for(suspend_interval)) {
+      STILLMAP_ASSIGN_OR_RETURN(const auto tasks, find_job_tasks(job_));
+      if (std::ranges::all_of(tasks, &job_task::is_suspended)) return print(tasks.size());
+      // None is asked before all answer, so that one that hangs costs the others nothing.
+      const auto silent = std::ranges::find(tasks, false, &job_task::answers);
+      if (silent != tasks.end()) {
+        failed_ = failure(exit_busy, printable(silent->socket) + " does not answer");
+      } else {
+        ask(tasks);
+      }
+      if (is_final_ || until_ - std::chrono::steady_clock::now() <= suspend_interval) {
+        return fail(failed_ ? failed_->status : exit_busy,
+                    fmt::format("{} cannot be suspended: {}", tasks_text(job_, tasks.size()),
+                                failed_ ? failed_->line : "memory is mapped again"));
+      }
+    }
+  }
+
+ private:
+  // Tasks that are busy may not be a moment later, and one that has ended is not found again: any other failure is
+  // final if it repeats itself.
+  void ask(const std::vector<job_task> &tasks) {
+    std::vector<std::string> sockets;
+    for (const job_task &t : tasks) sockets.push_back(t.socket);
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        until_ - std::chrono::steady_clock::now());
+    const auto done = ask_each(
+        sockets, {suspend_task, resume_task, std::max(left, std::chrono::milliseconds(1))});
+    if (done) {
+      bytes_ += bytes_of(*done);
+      failed_.reset();
+      return;
+    }
+    const bool repeats = failed_ && failed_->status == done.error().status;
+    is_final_ = repeats && done.error().status != exit_busy;
+    failed_ = done.error();
+  }
+
+  outcome<exit_status> print(std::size_t tasks) const {
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began_;
+    fmt::print("stillmap: ok: {} suspended: {} of device memory in {}\n", tasks_text(job_, tasks),
+               format_bytes(bytes_), human_seconds(took.count()));
+    return exit_ok;
+  }
+
+  const std::uint32_t job_;
+  const time_limit began_ = std::chrono::steady_clock::now(), until_;
+  std::uint64_t bytes_ = 0;
+  std::optional<failure> failed_;
+  bool is_final_ = false;
+};
+
+}  // namespace
+
+outcome<exit_status> run_slurm_suspend(const slurm_job_options &o) {
+  const time_limit until = time_limit_in(o.timeout);
+  STILLMAP_ASSIGN_OR_RETURN(const std::uint32_t job, job_number(o.job));
+  // A resume that waits for memory is over; and so is a suspend that a slurmd has left behind.
+  STILLMAP_ASSIGN_OR_RETURN(const auto lock,
+                            job_lock::take(o.lock_file, job, job_lock::holder_rule::end, until));
+  return job_suspension(job, until).run();
+}
+
+}  // namespace stillmap::tool
