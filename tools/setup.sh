@@ -173,8 +173,8 @@ ensure_machine() {
 # What .ci/run needs beside: the other build, and the checkers.
 ensure_ci_packages() {
   command -v dpkg-query >/dev/null || return 0
-  ensure_packages abigail-tools clang clang-format-14 cmake dpkg-dev libgtest-dev lintian make mmdebstrap ninja-build pkgconf \
-    python3-pytest spin systemd universal-ctags
+  ensure_packages abigail-tools clang clang-format-14 cmake dpkg-dev libgtest-dev libslurm-dev lintian make mmdebstrap munge \
+    ninja-build pkgconf python3-pytest slurm-wlm spin systemd universal-ctags
 }
 
 # Bazel in this project, with little to say: progress, warnings and errors. STILLMAP_BAZEL_FLAGS adds
