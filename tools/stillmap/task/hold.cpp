@@ -11,8 +11,10 @@
 #include <optional>
 #include <set>
 
+#include "stillmap/checkpoint/control/audit.h"
 #include "stillmap/checkpoint/control/client.h"
 #include "stillmap/vmm/base/operation.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
 #include "tools/stillmap/common/text.h"
 #include "tools/stillmap/task/request.h"
