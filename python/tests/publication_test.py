@@ -80,12 +80,6 @@ class PublicationTestCase(TestCase):
         """Elsewhere, because this process has the addresses."""
         return stillmap.attach(name, holder=self.address, relocate=True, **options)
 
-    def eventually(self, holds, seconds=20):
-        until = time.monotonic() + seconds
-        while not holds():
-            self.assertLess(time.monotonic(), until)
-            time.sleep(0.005)
-
     def start(self, function, *arguments):
         ours, theirs = spawn.Pipe()
         process = spawn.Process(target=function, args=(theirs, *arguments), daemon=True)

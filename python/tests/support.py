@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import textwrap
 import unittest
 import uuid
@@ -41,6 +42,12 @@ class TestCase(unittest.TestCase):
 
     def path(self, name):
         return os.path.join(self.folder, name)
+
+    def eventually(self, holds, seconds=20):
+        until = time.monotonic() + seconds
+        while not holds():
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.005)
 
     def assertRaisesSaying(self, kind, text, call, *arguments, **options):
         with self.assertRaises(kind) as raised:
