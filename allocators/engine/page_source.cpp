@@ -311,7 +311,8 @@ status page_source::retire(arena &a, std::size_t pages, const std::vector<arena 
   });
   if (!ready) {
     page_mover::put_back(supply);
-    return ready;
+    // The stream has begun to capture since trim() asked: its pages stay, as those of the others that do.
+    return ready.error().is(errc::not_supported) ? status() : ready;
   }
   status outcome;
   for (taken_pages &t : supply.moved) {
