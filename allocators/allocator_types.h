@@ -16,9 +16,10 @@
 namespace stillmap {
 
 struct caching_allocator_options {
-  // Upper bound on physical memory, in bytes.
+  // Upper bound on physical memory, in bytes. At most the hard limit of the process's control group (memory_limits.h).
   std::size_t limit = SIZE_MAX;
-  // Above this many bytes, free pages are moved to a request before new pages are created.
+  // Above this many bytes, free pages are moved to a request before new pages are created. At most the group's soft
+  // limit.
   std::size_t soft_limit = SIZE_MAX;
   // The unit in which memory is created, mapped and moved, in bytes: a power of two, from the
   // device's granularity (2 MiB) to largest_page. 0: the granularity. Larger pages make growth cost

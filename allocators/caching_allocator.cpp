@@ -8,6 +8,7 @@
 #include "stillmap/allocators/trace/internal/trace_recorder.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/memory_limits.h"
 
 namespace stillmap {
 
@@ -68,6 +69,11 @@ result<std::unique_ptr<caching_allocator>> caching_allocator::make(
                       "peer_devices needs a device that can map pages, and this one cannot");
   }
   STILLMAP_RETURN_IF_ERROR(check_page(options.page_bytes, d.capabilities().page_bytes));
+  // Before the driver enforces them: by then it has evicted memory, or ended a process.
+  STILLMAP_ASSIGN_OR_RETURN(const memory_limits system, memory_limits_of(d));
+  options.limit = static_cast<std::size_t>(std::min<std::uint64_t>(options.limit, system.hard));
+  options.soft_limit =
+      static_cast<std::size_t>(std::min<std::uint64_t>(options.soft_limit, system.soft));
   // Free pages stay mapped in the allocator; a page that it releases returns to the device at once.
   std::shared_ptr<page_pool> pages;
   if (d.capabilities().vmm) {

@@ -11,6 +11,7 @@
 #include "stillmap/checkpoint/base/host_room.h"
 #include "stillmap/vmm/base/json_writer.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/memory_limits.h"
 #include "tools/stillmap/cli/commands.h"
 #include "tools/stillmap/common/machine.h"
 #include "tools/stillmap/common/size.h"
@@ -54,6 +55,21 @@ std::string vmm_text(const driver &drv, const capabilities &can) {
   return "no: the device refuses virtual memory management (many vGPU profiles do). Buffers work "
          "but grow by allocating and copying, and their address moves. Fix: pass the whole GPU "
          "through, or ask for a vGPU type with unified memory enabled.";
+}
+
+std::string text_of(const memory_limits &l) {
+  std::string out;
+  if (l.hard != memory_limits::none) {
+    out = fmt::format("at most {} for this control group (dmem.max), of which {} are used",
+                      format_bytes(l.hard), format_bytes(l.used));
+  }
+  if (l.soft != memory_limits::none) {
+    out += fmt::format(
+        "{}{} are certain (dmem.min); beyond them, the driver may evict memory or "
+        "end a process",
+        out.empty() ? "" : "; ", format_bytes(l.soft));
+  }
+  return out + ". Stillmap's allocators keep to it.";
 }
 
 std::vector<finding> device_facts(const driver &drv, const device &d) {
@@ -121,6 +137,9 @@ std::vector<finding> device_facts(const driver &drv, const device &d) {
                                    "(page_pool_options::page_bytes)",
                                    format_count(mappings), format_bytes(mappings * can.page_bytes),
                                    format_bytes(can.page_bytes))));
+  }
+  if (const auto system = memory_limits_of(d); system && system->any()) {
+    out.push_back(fact("memory_limits", "limits of the system", true, text_of(*system)));
   }
   if (can.integrated) {
     out.push_back(fact("integrated", "integrated", true,
