@@ -101,11 +101,20 @@ class audit_file {
     // At once, so that lines of several processes do not mix.
     const ssize_t written = ::write(file.get(), line.data(), line.size());
     if (written == static_cast<ssize_t>(line.size())) return {};
-    return make_system_error(written < 0 ? errno : ENOSPC, "the audit log cannot be written",
-                             path_);
+    const int why = written < 0 ? errno : ENOSPC;
+    if (written > 0) remove_end(file.get(), written);
+    return make_system_error(why, "the audit log cannot be written", path_);
   }
 
  private:
+  // Half a line would spoil the next one, too. Unless another process has written behind it.
+  static void remove_end(int fd, ssize_t bytes) {
+    const off_t end = ::lseek(fd, 0, SEEK_CUR);
+    struct stat s {};
+    if (end >= bytes && ::fstat(fd, &s) == 0 && s.st_size == end)
+      (void)!::ftruncate(fd, end - bytes);
+  }
+
   std::string path_;
 };
 

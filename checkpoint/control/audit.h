@@ -18,7 +18,7 @@ struct audited_request {
   checkpoint::peer_credentials client;  // as the kernel says
   std::string client_program;  // the name of its process, which it can choose; empty: it has ended
   std::string task;            // the address of the server
-  // none: the request could not be read, or the client may not send one.
+  // none: what the client sent is no request, or it may not send one.
   request_kind request = request_kind::none;
   std::vector<std::string> tags;
   bool all = false;     // all tags

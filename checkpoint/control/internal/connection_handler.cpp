@@ -21,10 +21,9 @@ constexpr int poll_interval_ms = 50;
 // Decodes a request, runs it, and encodes its result. Throws only where a request has been carried
 // out, and the host has no memory for the response.
 template <class Request>
-result<bytes> run(const char *operation, request_kind what, request_record &record,
+result<bytes> run(const char *operation, request_record &record,
                   const checkpoint::socket_message &m, const auto &run_it) {
   const auto done = with_host_memory(operation, [&]() -> decltype(run_it(Request())) {
-    record.set_kind(what);
     STILLMAP_ASSIGN_OR_RETURN(const Request r, decode<Request>(m.body));
     record.describe(r);
     return run_it(r);
@@ -39,6 +38,36 @@ tl::unexpected<error> refused(errc c, const char *reason, std::uint64_t value = 
                               std::uint64_t limit = 0, error_unit unit = error_unit::none) {
   const operation_scope scope("control::server");
   return make_error(c, reason, value, limit, unit);
+}
+
+// none: it is no request.
+request_kind request_of(std::uint16_t k) {
+  switch (static_cast<kind>(k)) {
+    case kind::status:
+      return request_kind::status;
+    case kind::suspend:
+      return request_kind::suspend;
+    case kind::resume:
+      return request_kind::resume;
+    case kind::snapshot:
+      return request_kind::snapshot;
+    case kind::handoff:
+      return request_kind::handoff;
+    case kind::migrate:
+      return request_kind::migrate;
+    case kind::abort:
+      return request_kind::abort;
+    case kind::resolve:
+      return request_kind::resolve;
+    case kind::restore:
+      return request_kind::restore;
+    case kind::snapshot_progress:
+    case kind::response:
+    case kind::refusal:
+    case kind::migration_progress:
+      break;
+  }
+  return request_kind::none;
 }
 
 short events_of(int fd, short events) {
@@ -73,10 +102,14 @@ void connection_handler::serve_request() {
                           options_.max_connections, options_.max_connections, error_unit::items)
                       .value());
   }
-  if (!request) return refuse(with_, request.error());
+  record_.begin(with_, address_);  // without host memory for it, the request is not carried out
+  if (!request) {
+    // A client that sends nothing, or goes away, has asked for nothing.
+    if (request.error().is(errc::corrupt)) record_.end(&request.error());
+    return refuse(with_, request.error());
+  }
   // A process that was stopped finds requests whose clients have long given them up.
   if ((events_of(with_.fd(), 0) & (POLLHUP | POLLERR)) != 0) return;
-  record_.begin(with_, address_);  // without host memory for it, the request is not carried out
   const result<bytes> reply = respond(*request);
   if (!reply) record_.end(&reply.error());
   const kind k = reply ? kind::response : kind::refusal;
@@ -87,6 +120,7 @@ void connection_handler::serve_request() {
 }
 
 result<bytes> connection_handler::respond(const checkpoint::socket_message &m) {
+  record_.set_kind(request_of(m.kind));
   if (!m.fds.empty()) {
     return refused(errc::corrupt, "the request carries file descriptors", m.fds.size(), 0,
                    error_unit::items);
@@ -96,47 +130,43 @@ result<bytes> connection_handler::respond(const checkpoint::socket_message &m) {
   }
   switch (static_cast<kind>(m.kind)) {
     case kind::status:
-      return run<empty_request>(
-          "control::status", request_kind::status, record_, m,
-          [&](const auto &) { return result<process_status>(executor_.status()); });
+      return run<empty_request>("control::status", record_, m, [&](const auto &) {
+        return result<process_status>(executor_.status());
+      });
     case kind::suspend:
-      return run<suspend_request>("control::suspend", request_kind::suspend, record_, m,
+      return run<suspend_request>("control::suspend", record_, m,
                                   [&](const auto &r) { return executor_.suspend(r, stop_); });
     case kind::resume:
-      return run<resume_request>("control::resume", request_kind::resume, record_, m,
+      return run<resume_request>("control::resume", record_, m,
                                  [&](const auto &r) { return executor_.resume(r); });
     case kind::snapshot:
-      return run<snapshot_request>(
-          "control::snapshot", request_kind::snapshot, record_, m, [&](const auto &r) {
-            return executor_.snapshot(r, stop_, [this](const auto &p) { return report(p); });
-          });
+      return run<snapshot_request>("control::snapshot", record_, m, [&](const auto &r) {
+        return executor_.snapshot(r, stop_, [this](const auto &p) { return report(p); });
+      });
     case kind::restore:
-      return run<restore_request>(
-          "control::restore", request_kind::restore, record_, m, [&](const auto &r) {
-            return executor_.restore(r, stop_, [this](const auto &p) { return report(p); });
-          });
+      return run<restore_request>("control::restore", record_, m, [&](const auto &r) {
+        return executor_.restore(r, stop_, [this](const auto &p) { return report(p); });
+      });
     case kind::handoff:
-      return run<handoff_request>(
-          "control::handoff", request_kind::handoff, record_, m, [&](const auto &r) {
-            return while_connected<handoff::sent_memory>(
-                [&](const auto &gone) { return executor_.handoff(r, stop_, gone); });
-          });
+      return run<handoff_request>("control::handoff", record_, m, [&](const auto &r) {
+        return while_connected<handoff::sent_memory>(
+            [&](const auto &gone) { return executor_.handoff(r, stop_, gone); });
+      });
     case kind::migrate:
-      return run<migrate_request>(
-          "control::migrate", request_kind::migrate, record_, m, [&](const auto &r) {
-            auto last = migration::step::described;
-            const auto on_progress = [&](const migration::progress &p) {
-              send_progress(kind::migration_progress, p, std::exchange(last, p.step) != p.step);
-            };
-            // Cancelled if its client is gone, as a snapshot is.
-            return while_connected<migration::sent_memory>(
-                [&](const auto &gone) { return executor_.migrate(r, gone, on_progress); });
-          });
+      return run<migrate_request>("control::migrate", record_, m, [&](const auto &r) {
+        auto last = migration::step::described;
+        const auto on_progress = [&](const migration::progress &p) {
+          send_progress(kind::migration_progress, p, std::exchange(last, p.step) != p.step);
+        };
+        // Cancelled if its client is gone, as a snapshot is.
+        return while_connected<migration::sent_memory>(
+            [&](const auto &gone) { return executor_.migrate(r, gone, on_progress); });
+      });
     case kind::resolve:
-      return run<empty_request>("control::resolve", request_kind::resolve, record_, m,
+      return run<empty_request>("control::resolve", record_, m,
                                 [&](const auto &) { return executor_.resolve(); });
     case kind::abort:
-      return run<empty_request>("control::abort", request_kind::abort, record_, m,
+      return run<empty_request>("control::abort", record_, m,
                                 [&](const auto &) { return executor_.abort(stop_); });
     case kind::snapshot_progress:
     case kind::response:

@@ -27,7 +27,9 @@ void request_record::begin(const checkpoint::socket_channel &with, const std::st
 
 void request_record::end(const error *failed) {
   if (!to_ || std::exchange(has_ended_, true)) return;
-  if (failed == nullptr && record_.request == request_kind::status) return;
+  // Asked once a second by who watches the machine, also while the task is not ready.
+  const bool is_watched = failed == nullptr || failed->is(errc::busy);
+  if (is_watched && record_.request == request_kind::status) return;
   record_.duration = std::chrono::steady_clock::now() - began_;
   if (failed != nullptr) record_.failed = *failed;
   to_(record_);

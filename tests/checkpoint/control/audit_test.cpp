@@ -1,10 +1,12 @@
 // The audit log of a control server: a record of each request, and of those who may send none.
 #include "stillmap/checkpoint/control/audit.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -95,6 +97,17 @@ TEST_F(audit, has_requests_that_cannot_be_read) {
   expect_has(all[1], "outcome", "\"failed\"");
 }
 
+TEST_F(audit, has_no_record_of_those_who_look_at_a_task_that_is_not_ready) {
+  server_options o = written_down();
+  o.not_ready = "it waits";
+  start_audited(std::move(o));
+  EXPECT_FALSE(ask().status());
+  EXPECT_FALSE(ask().resume("weights"));
+  const auto all = lines();
+  ASSERT_EQ(all.size(), 1u);
+  expect_has(all[0], "request", "\"resume\"");
+}
+
 // Any user can connect, a thousand times a second.
 TEST_F(audit, has_few_records_of_many_that_are_refused) {
   server_options o = written_down();
@@ -178,6 +191,25 @@ TEST_F(audit, log_that_is_gone_is_a_background_error_and_the_request_is_carried_
   EXPECT_EQ(background_error_count(), before + 1);
   accept_background_errors();
   EXPECT_TRUE(memory_is_whole());
+}
+
+TEST_F(audit, log_on_a_full_disk_has_no_half_lines) {
+  const auto write = *open_audit_log(log());
+  write(audited_request());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto signal = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit little{std::filesystem::file_size(log()) + 20, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
+  write(audited_request());
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, signal);
+  EXPECT_EQ(lines().size(), 1u);
+  write(audited_request());
+  const auto all = lines();
+  ASSERT_EQ(all.size(), 2u);
+  for (const std::string &line : all) EXPECT_TRUE(line.ends_with('}')) << line;
+  accept_background_errors();
 }
 
 }  // namespace
