@@ -485,6 +485,43 @@ def run_again(cluster, job, first):
     job.expect_right()
 
 
+# Listens, and accepts nothing; with a second argument, as many clients as its backlog has room for wait already.
+SILENT = """
+use Socket;
+my $name = pack_sockaddr_un("\\0" . shift);
+socket(my $server, PF_UNIX, SOCK_STREAM, 0) && bind($server, $name) && listen($server, 0) or die "$!";
+if (@ARGV) { socket(my $client, PF_UNIX, SOCK_STREAM, 0) && connect($client, $name) or die "$!"; }
+$| = 1; print "ready\\n"; sleep 1000;
+"""
+
+
+@case
+def strangers(cluster):
+    """Processes of another user that say they are of the job do not keep it from being suspended."""
+    job = Job(cluster, "victim", [16, 16], "--stillmap")
+    job.wait_until_ready()
+    strangers = []
+    for name, more in ((f"stillmap-{os.getpid()}-x.control", []), (f"stillmap-{job.pids()[0]}xcontrol", ["full"])):
+        strangers.append(subprocess.Popen(
+            ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "perl", "-e", SILENT, name, *more],
+            env={"PATH": os.environ["PATH"], "SLURM_JOB_ID": str(job.id)}, stdout=subprocess.PIPE, text=True))
+    try:
+        for stranger in strangers:
+            expect(stranger.stdout.readline() == "ready\n", "a stranger does not listen")
+        known = len(cluster.log())
+        cluster.run("scontrol", "suspend", job.id)
+        print("  " + cluster.wait_for_log(f"of job {job.id} (suspended|cannot)", known))
+        job.wait_until_stopped()
+        expect(cluster.device.used_mib() < 16, f"{cluster.device.used_mib()} MiB on the device")
+        cluster.run("scontrol", "resume", job.id)
+        job.wait_until_working()
+        job.expect_right()
+    finally:
+        for stranger in strangers:
+            stranger.kill()
+            stranger.wait()
+
+
 @case
 def requeued(cluster):
     """The example of a job that saves its memory and has itself requeued before its time is over."""
@@ -541,9 +578,9 @@ def site(cluster):
     def lines(*words):
         return cluster.run(*words).split()
 
-    def batch(*options):
+    def batch(*options, srun=""):
         output = cluster.folder / "site.output"
-        cluster.run("sbatch", "--wait", f"-o{output}", *options, "--wrap", f"srun bash -c '{seen}' 2>/dev/null")
+        cluster.run("sbatch", "--wait", f"-o{output}", *options, "--wrap", f"srun {srun} bash -c '{seen}' 2>/dev/null")
         return output.read_text(encoding="utf-8").split()
 
     library = str(BUILT / "preload" / "libstillmap_preload.so")
@@ -554,6 +591,7 @@ def site(cluster):
     expect(batch() == [str(3 << 30), library], "sbatch has no default")
     expect(batch("--stillmap-limit=1G") == [str(1 << 30), library], "the step of a script has another limit")
     expect(batch("--no-stillmap") == [], "the step of a script has the default")
+    expect(batch(srun="--no-stillmap") == [], "the step of a script has what its srun did not want")
     cluster.set_arguments("default=on", library="/none")
     expect(lines("srun", "bash", "-c", seen) == [], "the default needs the library")
     try:

@@ -30,6 +30,7 @@ enum { value_bytes = 4096 };
 static struct {
   bool on;         // the programs run on Stillmap's memory
   bool asked_for;  // the job has said so
+  bool refused;    // it has said that they do not
   char library[value_bytes];
   char share[value_bytes];
   uint64_t limit, minimum;  // bytes; 0: none
@@ -108,7 +109,7 @@ static int take_option(int id, const char *text, int remote) {
     case option_on:
       break;
     case option_off:
-      job.on = job.asked_for = false;
+      job.refused = true;
       return 0;
     case option_limit:
       right = parse_size("--stillmap-limit", value, &job.limit);
@@ -185,7 +186,7 @@ PLUGIN_SYMBOL int slurm_spank_init_post_opt(spank_t spank, int count, char *argu
   (void)spank;
   (void)count;
   (void)arguments;
-  if (job.share[0] != '\0' || (job.priority == 0 && job.minimum == 0)) return 0;
+  if (job.refused || job.share[0] != '\0' || (job.priority == 0 && job.minimum == 0)) return 0;
   slurm_error(
       "--stillmap-priority and --stillmap-minimum are terms of a quota: they go with "
       "--stillmap-share");
@@ -206,14 +207,15 @@ static bool set_number(spank_t spank, const char *name, long long value) {
   return set(spank, name, text);
 }
 
-static bool is_in(const char *list, const char *path) {
+// Where `path` is as a whole in the list; NULL: nowhere.
+static const char *find_in(const char *list, const char *path) {
   const size_t length = strlen(path);
   for (const char *at = strstr(list, path); at != NULL; at = strstr(at + 1, path)) {
     const bool begins = at == list || at[-1] == ':' || at[-1] == ' ';
     const char behind = at[length];
-    if (begins && (behind == '\0' || behind == ':' || behind == ' ')) return true;
+    if (begins && (behind == '\0' || behind == ':' || behind == ' ')) return at;
   }
-  return false;
+  return NULL;
 }
 
 // What is there already is loaded behind ours, which asks it first. A step of a batch script has it from the script.
@@ -225,15 +227,33 @@ static bool preload(spank_t spank) {
     return false;
   }
   if (read != ESPANK_SUCCESS) others[0] = '\0';
-  if (is_in(others, job.library)) return true;
+  if (find_in(others, job.library) != NULL) return true;
   char all[2 * value_bytes];
   (void)snprintf(all, sizeof all, "%s%s%s", job.library, others[0] != '\0' ? ":" : "", others);
+  return set(spank, "LD_PRELOAD", all);
+}
+
+// What a step has from a batch script that runs on Stillmap's memory.
+static bool take_back(spank_t spank) {
+  static const char *const names[] = {"STILLMAP_PRELOAD_CONTROL", "STILLMAP_PRELOAD_LIMIT",
+                                      "STILLMAP_PRELOAD_SHARE", "STILLMAP_PRELOAD_PRIORITY",
+                                      "STILLMAP_PRELOAD_MINIMUM"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; ++i) (void)spank_unsetenv(spank, names[i]);
+  char all[value_bytes] = "";
+  if (spank_getenv(spank, "LD_PRELOAD", all, sizeof all) != ESPANK_SUCCESS) return true;
+  const char *const found = find_in(all, job.library);
+  if (found == NULL) return true;
+  char *const at = all + (found - all);
+  const size_t length = strlen(job.library);
+  const char *const behind = at + length + (at[length] != '\0' ? 1 : 0);
+  memmove(at, behind, strlen(behind) + 1);
   return set(spank, "LD_PRELOAD", all);
 }
 
 PLUGIN_SYMBOL int slurm_spank_task_init(spank_t spank, int count, char *arguments[]) {
   (void)count;
   (void)arguments;
+  if (job.refused) return take_back(spank) ? 0 : -1;
   if (!job.on) return 0;
   if (access(job.library, R_OK) != 0) {
     // A job that only has the default runs without, and is not told.

@@ -197,32 +197,64 @@ static bool read_output(int from, char *text, size_t room, long until) {
   return ended;
 }
 
-// Runs `stillmap slurm`, and logs what it says. What it has begun within its timeout it may undo for as long again:
-// it is not waited for much longer.
-static void run_command(const struct request *r) {
+// Starts `stillmap slurm`. Returns whether it runs: as `pid`, and with its output in `from`.
+static bool begin_command(const struct request *r, pid_t *pid, int *from) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     slurm_error("stillmap: job %u: no pipe: %s", r->job, strerror(errno));
-    return;
+    return false;
   }
-  pid_t pid = -1;
-  const int failed = start_command(r, ends[1], &pid);
+  const int failed = start_command(r, ends[1], pid);
   (void)close(ends[1]);
-  if (failed != 0) {
-    slurm_error("stillmap: job %u: cannot start %s: %s; its device memory is left as it is", r->job,
-                r->settings.command, strerror(failed));
-    (void)close(ends[0]);
-    return;
+  *from = ends[0];
+  if (failed == 0) return true;
+  slurm_error("stillmap: job %u: cannot start %s: %s; its device memory is left as it is", r->job,
+              r->settings.command, strerror(failed));
+  (void)close(ends[0]);
+  return false;
+}
+
+struct running_command {
+  struct request request;
+  pid_t pid;
+  int from;
+  struct running_command *next;
+};
+static pthread_mutex_t running_lock = PTHREAD_MUTEX_INITIALIZER;
+// Commands that slurmd does not wait for. Guarded by running_lock, and so is the end of each: until it is reaped, its id
+// is no other process's.
+static struct running_command *running;
+
+static void forget_command(pid_t pid) {
+  struct running_command **at = &running;
+  while (*at != NULL && (*at)->pid != pid) at = &(*at)->next;
+  if (*at != NULL) *at = (*at)->next;
+}
+
+// Returns its status.
+static int reap_command(pid_t pid) {
+  siginfo_t info;
+  while (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
   }
+  int status = 0;
+  (void)pthread_mutex_lock(&running_lock);
+  forget_command(pid);
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  (void)pthread_mutex_unlock(&running_lock);
+  return status;
+}
+
+// Waits for it, and logs what it says. What it has begun within its timeout it may undo for as long again: it is not
+// waited for much longer.
+static void end_command(const struct request *r, pid_t pid, int from) {
   char text[1024];
   const long until =
       r->timeout == 0 ? -1 : milliseconds_now() + (2 * r->timeout + end_grace) * 1000;
-  const bool ended = read_output(ends[0], text, sizeof text, until);
-  (void)close(ends[0]);
+  const bool ended = read_output(from, text, sizeof text, until);
+  (void)close(from);
   if (!ended) (void)kill(-pid, SIGKILL);
-  int status = 0;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
+  const int status = reap_command(pid);
   if (ended && WIFEXITED(status) && WEXITSTATUS(status) == 0) {
     slurm_info("%s", text);
   } else if (ended && WIFSIGNALED(status)) {
@@ -234,28 +266,61 @@ static void run_command(const struct request *r) {
   }
 }
 
+static void run_command(const struct request *r) {
+  pid_t pid = -1;
+  int from = -1;
+  if (begin_command(r, &pid, &from)) end_command(r, pid, from);
+}
+
+// ---- commands that slurmd does not wait for
+
 static void *run_beside(void *given) {
-  struct request *const r = given;
-  run_command(r);
-  free(r);
+  struct running_command *const c = given;
+  end_command(&c->request, c->pid, c->from);
+  free(c);
   return NULL;
 }
 
-// slurmd does not wait. If it ends, the command goes on.
+// It runs once this returns. If slurmd ends, it goes on.
 static void start_beside(const struct request *r) {
-  struct request *const copy = malloc(sizeof *copy);
+  struct running_command *const c = malloc(sizeof *c);
+  if (c == NULL) {
+    slurm_error("stillmap: job %u: no memory for its %s", r->job, r->name);
+    return;
+  }
+  *c = (struct running_command){.request = *r};
+  if (!begin_command(&c->request, &c->pid, &c->from)) {
+    free(c);
+    return;
+  }
   pthread_t thread;
   pthread_attr_t attributes;
-  int failed = copy != NULL ? pthread_attr_init(&attributes) : ENOMEM;
+  (void)pthread_mutex_lock(&running_lock);
+  int failed = pthread_attr_init(&attributes);
   if (failed == 0) {
-    *copy = *r;
     (void)pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    failed = pthread_create(&thread, &attributes, run_beside, copy);
+    failed = pthread_create(&thread, &attributes, run_beside, c);
     (void)pthread_attr_destroy(&attributes);
   }
+  if (failed == 0) {
+    c->next = running;
+    running = c;
+  }
+  (void)pthread_mutex_unlock(&running_lock);
   if (failed == 0) return;
-  free(copy);
-  slurm_error("stillmap: job %u: no thread for its %s: %s", r->job, r->name, strerror(failed));
+  slurm_error("stillmap: job %u: no thread for its %s: %s; it is waited for", r->job, r->name,
+              strerror(failed));
+  end_command(&c->request, c->pid, c->from);
+  free(c);
+}
+
+// Also of one that has not got as far as its lock.
+static void end_commands_of(uint32_t job) {
+  (void)pthread_mutex_lock(&running_lock);
+  for (const struct running_command *c = running; c != NULL; c = c->next) {
+    if (c->request.job == job) (void)kill(-c->pid, SIGKILL);
+  }
+  (void)pthread_mutex_unlock(&running_lock);
 }
 
 // ---- suspends of this node, for programs that start meanwhile
@@ -312,6 +377,7 @@ PLUGIN_SYMBOL int task_p_slurmd_suspend_job(uint32_t job) {
   struct request r = {.name = "suspend", .job = job, .settings = read_settings()};
   r.timeout = r.settings.suspend_timeout;
   const int lock = lock_suspend(&r);
+  end_commands_of(job);
   run_command(&r);
   if (lock >= 0) (void)close(lock);
   return SLURM_SUCCESS;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 
@@ -9,23 +10,15 @@
 #include "stillmap/checkpoint/control/status_query.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/text.h"
+#include "tools/stillmap/machine/listening_process.h"
 #include "tools/stillmap/machine/task_filter.h"
+#include "tools/stillmap/slurm/job_owner.h"
 
 namespace stillmap::tool {
 namespace {
 
 // For all tasks of the machine, of which stopped ones do not answer; and for those of the job.
 constexpr std::chrono::milliseconds first_look{50}, second_look{1'000};
-
-// A process that listens but accepts no further connection has no credentials: its name says which one it is, and what
-// is asked of it is asked over a connection that has them.
-pid_t named_process(const std::string &socket) {
-  constexpr std::string_view front = "@stillmap-";
-  pid_t pid = 0;
-  if (socket.starts_with(front))
-    std::from_chars(socket.data() + front.size(), socket.data() + socket.size(), pid);
-  return pid;
-}
 
 job_task task_of(const std::string &socket, const result<control::process_status> &status) {
   job_task out;
@@ -42,6 +35,7 @@ job_task task_of(const std::string &socket, const result<control::process_status
     out.mapped += t.mapped_bytes;
     out.suspended += t.suspended_bytes;
   }
+  out.mapped -= std::min(out.mapped, status->published_bytes);  // that stays mapped
   return out;
 }
 
@@ -63,14 +57,18 @@ outcome<std::uint32_t> job_number(const std::string &text) {
 
 outcome<std::vector<job_task>> find_job_tasks(std::uint32_t job) {
   const task_filter filter{"job", std::to_string(job)};
+  const std::set<uid_t> owners = job_owners(job);
   STILLMAP_ASSIGN_OR_RETURN(const auto all, control::find_tasks());
   STILLMAP_ASSIGN_OR_RETURN(const auto asked, control::query_status(all.sockets, first_look));
   std::vector<job_task> out;
   std::vector<std::string> silent;
   for (std::size_t i = 0; i < asked.size(); ++i) {
     const std::string &socket = all.sockets[i];
-    const pid_t pid = asked[i].server ? asked[i].server->pid : named_process(socket);
-    if (pid <= 0 || !filter.matches(identify(pid))) continue;
+    const pid_t pid = asked[i].server ? asked[i].server->pid : listening_process(socket);
+    if (pid <= 0) continue;
+    const process_identity process = identify(pid);
+    // Another user's process that says it is of this job must not keep it from being suspended.
+    if (!filter.matches(process) || !(owners.empty() || owners.contains(process.uid))) continue;
     if (asked[i].status) {
       out.push_back(task_of(socket, asked[i].status));
     } else {
@@ -84,19 +82,6 @@ outcome<std::vector<job_task>> find_job_tasks(std::uint32_t job) {
     if (!has_ended) out.push_back(task_of(silent[i], again[i].status));
   }
   return out;
-}
-
-// Asked once more, for the time between: there may be nothing to do any more.
-task_answer suspend_task(const control::client &task) {
-  STILLMAP_ASSIGN_OR_RETURN(auto s, task.status());
-  if (task_of({}, std::move(s)).mapped == 0) return std::nullopt;
-  return task.suspend({.all = true});
-}
-
-task_answer resume_task(const control::client &task) {
-  STILLMAP_ASSIGN_OR_RETURN(auto s, task.status());
-  if (task_of({}, std::move(s)).suspended == 0) return std::nullopt;
-  return task.resume_all();
 }
 
 std::uint64_t bytes_of(const std::vector<answered_task> &all) {

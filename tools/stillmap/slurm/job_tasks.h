@@ -32,15 +32,12 @@ struct job_task {
 outcome<std::uint32_t> job_number(const std::string &text);
 
 // Which tasks are of this job, the kernel says: a process that is stopped has its identity, too, and only does not
-// answer.
+// answer. Tasks of other users than the job's (job_owners) are none of its.
 // Errors: those of control::find_tasks.
 // Cost:   a twentieth of a second where any task of the machine does not answer, and a second where one of the job does
 //         not.
 outcome<std::vector<job_task>> find_job_tasks(std::uint32_t job);
 
-// Suspends all memory of a task that has any there, and resumes all that is away.
-task_answer suspend_task(const control::client &task);
-task_answer resume_task(const control::client &task);
 // Bytes of all answers.
 std::uint64_t bytes_of(const std::vector<answered_task> &all);
 

@@ -8,6 +8,7 @@
 
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
+#include "tools/stillmap/common/text.h"
 #include "tools/stillmap/slurm/job_lock.h"
 #include "tools/stillmap/slurm/job_tasks.h"
 #include "tools/stillmap/slurm/slurm_commands.h"
@@ -16,6 +17,8 @@ namespace stillmap::tool {
 namespace {
 
 constexpr std::chrono::milliseconds suspend_interval{50};
+// slurmd waits no longer than twice its timeout.
+constexpr std::chrono::seconds undo_timeout{10};
 
 class job_suspension {
  public:
@@ -33,6 +36,7 @@ class job_suspension {
         ask(tasks);
       }
       if (is_final_ || until_ - std::chrono::steady_clock::now() <= suspend_interval) {
+        undo();
         return fail(failed_ ? failed_->status : exit_busy,
                     fmt::format("{} cannot be suspended: {}", tasks_text(job_, tasks.size()),
                                 failed_ ? failed_->line : "memory is mapped again"));
@@ -48,16 +52,24 @@ class job_suspension {
     for (const job_task &t : tasks) sockets.push_back(t.socket);
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         until_ - std::chrono::steady_clock::now());
-    const auto done = ask_each(
-        sockets, {suspend_task, resume_task, std::max(left, std::chrono::milliseconds(1))});
+    const auto done = ask_each(sockets, request_, std::max(left, std::chrono::milliseconds(1)));
     if (done) {
       bytes_ += bytes_of(*done);
+      done_.insert(done_.end(), done->begin(), done->end());
       failed_.reset();
       return;
     }
     const bool repeats = failed_ && failed_->status == done.error().status;
     is_final_ = repeats && done.error().status != exit_busy;
     failed_ = done.error();
+  }
+
+  // Of the rounds before the last.
+  void undo() {
+    const auto left = undo_each(done_, request_, undo_timeout);
+    if (!left.empty() && failed_) {
+      failed_->line += "; what has come of it in " + join(left, ", ") + " is not known";
+    }
   }
 
   outcome<exit_status> print(std::size_t tasks) const {
@@ -67,8 +79,10 @@ class job_suspension {
     return exit_ok;
   }
 
+  const tag_request request_{};
   const std::uint32_t job_;
   const time_limit began_ = std::chrono::steady_clock::now(), until_;
+  std::vector<answered_task> done_;
   std::uint64_t bytes_ = 0;
   std::optional<failure> failed_;
   bool is_final_ = false;

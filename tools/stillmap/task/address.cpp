@@ -9,6 +9,7 @@
 #include "stillmap/checkpoint/control/status_query.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/text.h"
+#include "tools/stillmap/machine/listening_process.h"
 #include "tools/stillmap/machine/task_filter.h"
 
 namespace stillmap::tool {
@@ -30,8 +31,9 @@ outcome<std::vector<std::string>> resolve_tasks(const std::string &text) {
                             control::query_status(all.sockets, std::chrono::seconds(1)));
   std::vector<std::string> found;
   for (std::size_t i = 0; i < asked.size(); ++i) {
-    if (asked[i].server && filter.matches(identify(asked[i].server->pid)))
-      found.push_back(all.sockets[i]);
+    // One whose backlog is full, as of a process that was stopped, is meant all the same: it does not answer.
+    const pid_t pid = asked[i].server ? asked[i].server->pid : listening_process(all.sockets[i]);
+    if (pid > 0 && filter.matches(identify(pid))) found.push_back(all.sockets[i]);
   }
   if (!found.empty()) return found;
   return fail(exit_not_found,

@@ -1,0 +1,74 @@
+#include "tools/stillmap/slurm/job_owner.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+namespace stillmap::tool {
+namespace {
+
+struct found_process {
+  pid_t parent = 0;
+  uid_t uid = 0;
+  bool is_step = false;  // a slurmstepd of the job
+};
+
+std::string file_content(const std::string &path) {
+  std::ifstream from(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(from), {}};
+}
+
+// The second word behind the name, which ends with the last parenthesis.
+pid_t parent_in(const std::string &stat) {
+  const std::size_t at = stat.rfind(") ");
+  pid_t parent = 0;
+  if (at != std::string::npos && at + 4 < stat.size())
+    std::from_chars(stat.data() + at + 4, stat.data() + stat.size(), parent);
+  return parent;
+}
+
+std::map<pid_t, found_process> all_processes(std::uint32_t job) {
+  // "slurmstepd: [812.batch]", and "[812.0]" of a step.
+  const std::string title = fmt::format("slurmstepd: [{}.", job);
+  std::map<pid_t, found_process> out;
+  std::error_code trouble;
+  std::filesystem::directory_iterator at("/proc", trouble);
+  for (const std::filesystem::directory_iterator end; !trouble && at != end;
+       at.increment(trouble)) {
+    const std::string name = at->path().filename().string();
+    pid_t pid = 0;
+    const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
+    struct stat s {};
+    if (error != std::errc() || *rest != '\0' || ::stat(at->path().c_str(), &s) != 0) continue;
+    found_process &p = out[pid];
+    p.uid = s.st_uid;
+    p.parent = parent_in(file_content(at->path().string() + "/stat"));
+    const bool is_trusted = p.uid == 0 || p.uid == ::geteuid();
+    p.is_step = is_trusted && file_content(at->path().string() + "/cmdline").starts_with(title);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::set<uid_t> job_owners(std::uint32_t job) {
+  const auto all = all_processes(job);
+  std::set<uid_t> out;
+  for (const auto &[pid, p] : all) {
+    const auto parent = all.find(p.parent);
+    if (parent != all.end() && parent->second.is_step && !p.is_step) out.insert(p.uid);
+  }
+  // A helper of slurmstepd's own, such as the sleeping process of a step for what came by other ways.
+  if (out.size() > 1) out.erase(0);
+  return out;
+}
+
+}  // namespace stillmap::tool
