@@ -4,9 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
+#include <thread>
 
 #include "stillmap/checkpoint/base/socket_channel.h"
 #include "stillmap/checkpoint/handoff/internal/wire.h"
@@ -14,6 +17,7 @@
 #include "tests/support/buffer_test.h"
 #include "tests/support/unique_name.h"
 #include "tests/tool/task_test.h"
+#include "tools/stillmap/task/each_task.h"
 
 namespace stillmap::testing {
 namespace {
@@ -289,6 +293,62 @@ TEST_F(task_commands, listing_speaks_to_control_sockets_only) {
     EXPECT_EQ(::poll(&p, 1, 0), 0) << "it was connected to";
   }
   std::filesystem::remove_all(folder);
+}
+
+// One that was given up while it did what was asked does it to its end: it is undone then.
+TEST_F(task_commands, of_several_tasks_one_that_is_given_up_is_undone) {
+  std::promise<void> stops, goes;
+  std::atomic<bool> slow{false};
+  control::server_options options;
+  options.task.quiesce = [&, go = goes.get_future().share()](auto, auto) {
+    if (slow.exchange(false)) {
+      stops.set_value();
+      go.wait();
+    }
+    return status();
+  };
+  start_task(std::move(options));
+  ASSERT_EQ(run("task suspend '" + where_ + "' cache").status, 0);
+  slow = true;
+  constexpr std::chrono::seconds timeout{3};
+  auto asked = std::async(std::launch::async,
+                          [&] { return tool::ask_each({where_}, tool::tag_request{}, timeout); });
+  stops.get_future().wait();
+  std::this_thread::sleep_for(timeout + std::chrono::milliseconds(500));
+  goes.set_value();
+  const auto done = asked.get();
+  ASSERT_FALSE(done);
+  EXPECT_NE(done.error().line.find("no answer in 3 s; every other task is as it was"),
+            std::string::npos)
+      << done.error().line;
+  const auto s = control::client(where_).status();
+  ASSERT_TRUE(s) << s.error().message();
+  for (const control::tag_status &t : s->tags) {
+    EXPECT_EQ(t.mapped_bytes == 0, t.tag == "cache")
+        << t.tag << ": suspended before, and only that";
+  }
+  EXPECT_EQ(run("task resume '" + where_ + "' --all").status, 0);
+}
+
+TEST_F(task_commands, several_tasks_are_as_they_were_where_one_is_not_there) {
+  start_task();
+  ASSERT_EQ(run("task suspend '" + where_ + "' cache").status, 0);
+  const auto states = [&] {
+    std::vector<std::uint64_t> out;
+    for (const auto &t : control::client(where_).status()->tags) out.push_back(t.mapped_bytes);
+    return out;
+  };
+  const auto before = states();
+  for (const bool suspends : {true, false}) {
+    const auto done = tool::ask_each({where_, where_ + "-none"}, {.suspends = suspends},
+                                     std::chrono::seconds(60));
+    ASSERT_FALSE(done);
+    EXPECT_NE(done.error().line.find("every other task is as it was"), std::string::npos)
+        << done.error().line;
+    EXPECT_EQ(states(), before) << (suspends ? "suspend" : "resume");
+  }
+  expect_usage("task suspend '" + where_ + "' --all --each --to discard", "does not come back");
+  EXPECT_EQ(run("task resume '" + where_ + "' --all").status, 0);
 }
 
 TEST_F(task_commands, who_is_not_there_is_named) {

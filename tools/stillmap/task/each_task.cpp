@@ -2,92 +2,175 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <new>
-#include <stop_token>
+#include <system_error>
 #include <thread>
 
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/text.h"
 
 namespace stillmap::tool {
 namespace {
 
-// What tasks answer that are asked at the same time, until a deadline.
-class concurrent_requests {
- public:
-  concurrent_requests(const std::vector<std::string> &sockets, const task_request &request,
-                      std::chrono::milliseconds timeout)
-      : timeout_(timeout), answers_(sockets.size()) {
-    for (std::size_t i = 0; i < sockets.size(); ++i) {
-      threads_.emplace_back([this, &socket = sockets[i], &answer = answers_[i], &request, timeout] {
-        control::client_options options;
-        options.timeout = 2 * timeout;  // given up before
-        options.cancel = given_up_.get_token();
-        answer = request(control::client(socket, options));
-        const std::lock_guard lock(mutex_);
-        ++answered_;
-        changed_.notify_all();
-      });
-    }
-  }
+constexpr std::chrono::milliseconds busy_interval{20};
 
-  // Gives up those that have not answered by then. One answer for each task.
-  std::vector<std::optional<task_answer>> &wait() {
+// Calls act(i) for each of `count` tasks at the same time, and requests stop after `timeout`.
+class concurrent_calls {
+ public:
+  using call = std::function<void(std::size_t i, const std::stop_token &given_up)>;
+
+  concurrent_calls(std::size_t count, const call &act, std::chrono::milliseconds timeout) {
+    std::size_t left_out = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      try {
+        threads_.emplace_back([this, i, &act] {
+          act(i, given_up_.get_token());
+          const std::lock_guard lock(mutex_);
+          ++ended_;
+          changed_.notify_all();
+        });
+      } catch (const std::system_error &) {  // no thread: it is not asked
+        ++left_out;
+      } catch (const std::bad_alloc &) {
+        ++left_out;
+      }
+    }
     {
       std::unique_lock lock(mutex_);
-      (void)changed_.wait_for(lock, timeout_, [&] { return answered_ == answers_.size(); });
+      (void)changed_.wait_for(lock, timeout, [&] { return ended_ == count - left_out; });
     }
     given_up_.request_stop();
     threads_.clear();
-    return answers_;
   }
 
  private:
-  const std::chrono::milliseconds timeout_;
   std::stop_source given_up_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::size_t answered_ = 0;  // guarded by mutex_
-  std::vector<std::optional<task_answer>> answers_;
+  std::size_t ended_ = 0;              // guarded by mutex_
   std::vector<std::jthread> threads_;  // destroyed first
 };
 
-std::vector<std::string> undo(const std::vector<std::string> &done, const all_or_none &what) {
-  std::vector<std::string> left;
-  concurrent_requests asked(done, what.inverse, what.timeout);
-  const auto &answers = asked.wait();
-  for (std::size_t i = 0; i < done.size(); ++i) {
-    if (!*answers[i]) left.push_back(done[i]);
+control::client client_for(const std::string &socket, const std::stop_token &given_up) {
+  control::client_options options;
+  options.timeout = std::chrono::hours(24);  // given up before
+  options.cancel = given_up;
+  return control::client(socket, options);
+}
+
+// Tags with memory that the request is about. Memory that is published stays mapped.
+std::vector<std::string> tags_for(const control::process_status &s, const tag_request &what) {
+  std::vector<std::string> out;
+  std::uint64_t bytes = 0;
+  for (const control::tag_status &t : s.tags) {
+    if (what.tag.empty() ? t.tag.empty() : t.tag != what.tag) continue;
+    const std::uint64_t there = what.suspends ? t.mapped_bytes : t.suspended_bytes;
+    if (there != 0) out.push_back(t.tag);
+    bytes += there;
   }
-  return left;
+  const bool only_published = what.suspends && bytes <= s.published_bytes;
+  return only_published ? std::vector<std::string>() : out;
+}
+
+task_answer ask_one(const control::client &task, const tag_request &what,
+                    std::vector<std::string> &tags) {
+  STILLMAP_ASSIGN_OR_RETURN(const auto s, task.status());
+  tags = tags_for(s, what);
+  if (tags.empty() && s.omitted_tags == 0) return std::nullopt;
+  if (what.suspends) {
+    return task.suspend({what.tag, what.store, what.directory, what.tag.empty()});
+  }
+  return what.tag.empty() ? task.resume_all() : task.resume(what.tag);
+}
+
+// A request that was given up while it was carried out, or at that moment, goes on to its end.
+result<control::process_status> status_when_idle(const control::client &task,
+                                                 const std::stop_token &given_up) {
+  for (;;) {
+    std::this_thread::sleep_for(busy_interval);
+    auto s = task.status();
+    if (!s || s->job.request == control::request_kind::none || given_up.stop_requested()) return s;
+  }
+}
+
+status undo_one(const control::client &task, const tag_request &what,
+                const std::vector<std::string> &tags, const std::stop_token &given_up) {
+  const auto s = status_when_idle(task, given_up);
+  if (!s && s.error().code == std::errc::connection_refused) return {};  // it has ended
+  STILLMAP_RETURN_IF_ERROR(s);
+  if (s->job.request != control::request_kind::none) {
+    return make_error(errc::operation_canceled, "it carries out a request still");
+  }
+  for (const control::tag_status &t : s->tags) {
+    if (std::find(tags.begin(), tags.end(), t.tag) == tags.end()) continue;
+    if (what.suspends && t.suspended_bytes != 0) STILLMAP_RETURN_IF_ERROR(task.resume(t.tag));
+    if (!what.suspends && t.mapped_bytes != 0) {
+      STILLMAP_RETURN_IF_ERROR(task.suspend({.tag = t.tag}));
+    }
+  }
+  return {};
+}
+
+// Of those that were never connected with, nothing is to be undone: they have no tags.
+failure failure_of(const std::string &socket, const error &e, std::chrono::milliseconds timeout) {
+  if (e.code != std::errc::operation_canceled) return failure(e.about(socket));
+  return failure(exit_busy, fmt::format("{}: no answer in {} s", socket,
+                                        static_cast<double>(timeout.count()) / 1000));
 }
 
 }  // namespace
 
+std::vector<std::string> undo_each(const std::vector<answered_task> &done, const tag_request &what,
+                                   std::chrono::milliseconds timeout) {
+  std::vector<char> undone(done.size());
+  const concurrent_calls asked(
+      done.size(),
+      [&](std::size_t i, const std::stop_token &given_up) {
+        undone[i] =
+            with_host_memory([&] {
+              return undo_one(client_for(done[i].socket, given_up), what, done[i].tags, given_up);
+            }).has_value();
+      },
+      timeout);
+  std::vector<std::string> left;
+  for (std::size_t i = 0; i < done.size(); ++i) {
+    if (undone[i] == 0) left.push_back(done[i].socket);
+  }
+  return left;
+}
+
 outcome<std::vector<answered_task>> ask_each(const std::vector<std::string> &sockets,
-                                             const all_or_none &what) {
+                                             const tag_request &what,
+                                             std::chrono::milliseconds timeout) {
   std::vector<answered_task> out;
-  std::vector<std::string> may_be_done;  // also by one that was given up while it did so
+  for (const std::string &socket : sockets) out.push_back({socket, std::nullopt, {}});
+  const operation_scope scope("stillmap task");
+  std::vector<task_answer> answers(sockets.size(),
+                                   make_system_error(EAGAIN, "no thread could be created"));
+  const concurrent_calls asked(
+      sockets.size(),
+      [&](std::size_t i, const std::stop_token &given_up) {
+        answers[i] = with_host_memory(
+            [&] { return ask_one(client_for(sockets[i], given_up), what, out[i].tags); });
+      },
+      timeout);
   std::optional<failure> failed;
-  {
-    concurrent_requests asked(sockets, what.request, what.timeout);
-    const auto &answers = asked.wait();
-    for (std::size_t i = 0; i < sockets.size(); ++i) {
-      const task_answer &a = *answers[i];
-      const bool given_up = !a && a.error().code == std::errc::operation_canceled;
-      if (a ? a->has_value() : given_up) may_be_done.push_back(sockets[i]);
-      if (a) {
-        out.push_back({sockets[i], *a});
-      } else if (!failed) {
-        failed = given_up ? failure(exit_busy, fmt::format("{}: no answer in {} s", sockets[i],
-                                                           what.timeout.count() / 1000.0))
-                          : failure(a.error().about(sockets[i]));
-      }
+  for (std::size_t i = 0; i < sockets.size(); ++i) {
+    if (answers[i]) {
+      out[i].done = *answers[i];
+    } else if (!failed) {
+      failed = failure_of(sockets[i], answers[i].error(), timeout);
     }
   }
   if (!failed) return out;
-  const auto left = undo(may_be_done, what);
+  // Also what has failed: a task may have done it, and have had no memory to say so.
+  std::erase_if(out, [](const answered_task &t) { return t.tags.empty(); });
+  const auto left = undo_each(out, what, timeout);
   return fail(failed->status,
               failed->line + (left.empty() ? std::string("; every other task is as it was")
                                            : "; what has come of it in " + join(left, ", ") +

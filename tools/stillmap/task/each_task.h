@@ -2,8 +2,8 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -14,22 +14,32 @@ namespace stillmap::tool {
 
 // Of one task; nullopt: there was nothing to do.
 using task_answer = result<std::optional<checkpoint::suspended_tag>>;
-using task_request = std::function<task_answer(const control::client &task)>;
 
-struct all_or_none {
-  task_request request, inverse;
-  std::chrono::milliseconds timeout;  // for the request; those that have not answered are given up
+// What is asked of each task: to suspend memory that is mapped, or to resume what is suspended.
+struct tag_request {
+  bool suspends = true;
+  std::string tag{};  // empty: every tag
+  checkpoint::backing_store store = checkpoint::backing_store::pinned_host;
+  std::string directory{};
 };
 
 struct answered_task {
   std::string socket;
   std::optional<checkpoint::suspended_tag> done;
+  std::vector<std::string> tags;  // that it had to suspend or to resume
 };
 
-// Every task is asked by a thread of its own. A request that has not begun when it is given up is not carried out.
-// Errors: of the first task that failed, which the line names; the others have carried out the inverse, for which they
-//         have the same time again, or the line names those that have not said so.
+// Every task is asked by a thread of its own. Those that have not answered in `timeout` are given up: a request that
+// has not begun by then is not carried out.
+// Errors: of the first task that failed, which the line names. The others are as they were: the tags that they have
+//         suspended are resumed, or the other way round, with their contents in pinned host memory; for which they
+//         have the same time again. The line names those that have not said so.
 outcome<std::vector<answered_task>> ask_each(const std::vector<std::string> &sockets,
-                                             const all_or_none &what);
+                                             const tag_request &what,
+                                             std::chrono::milliseconds timeout);
+
+// Undoes what earlier calls have done. The tasks of which it is not known; empty: none.
+std::vector<std::string> undo_each(const std::vector<answered_task> &done, const tag_request &what,
+                                   std::chrono::milliseconds timeout);
 
 }  // namespace stillmap::tool

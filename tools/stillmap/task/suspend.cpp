@@ -1,7 +1,6 @@
 // stillmap task suspend and resume.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -95,34 +94,19 @@ outcome<std::optional<control::tag_status>> status_of(const task_suspend_options
   return sum;
 }
 
-// A task without such memory, or whose memory is all there or all away already, has nothing to do.
-task_answer suspend_one(const control::client &task, const task_suspend_options &o) {
-  STILLMAP_ASSIGN_OR_RETURN(const auto s, task.status());
-  const bool has_some = s.omitted_mapped_bytes != 0 || std::ranges::any_of(s.tags, [&](auto &t) {
-                          return (o.all ? !t.tag.empty() : t.tag == o.tag) && t.mapped_bytes != 0;
-                        });
-  if (!has_some) return std::nullopt;
-  return task.suspend(request_of(o));
-}
-
-task_answer resume_one(const control::client &task, const task_suspend_options &o) {
-  STILLMAP_ASSIGN_OR_RETURN(const auto s, task.status());
-  const bool has_some = s.omitted_suspended_bytes != 0 || std::ranges::any_of(s.tags, [&](auto &t) {
-                          return (o.all || t.tag == o.tag) && t.suspended_bytes != 0;
-                        });
-  if (!has_some) return std::nullopt;
-  return o.all ? task.resume_all() : task.resume(o.tag);
-}
-
 outcome<exit_status> run_each(const task_suspend_options &o, bool suspends) {
   if (o.all == !o.tag.empty()) return fail(exit_usage, "either TAG or --all is needed");
   if (o.task.timeout != 0) return fail(exit_usage, "--each has --within, not --timeout");
+  if (o.to == "discard") {
+    return fail(exit_usage,
+                "--each: where one task fails the others get their memory back, and what is "
+                "discarded does not come back");
+  }
   STILLMAP_ASSIGN_OR_RETURN(const auto sockets, resolve_tasks(o.task.socket));
-  const task_request suspend = [&](const control::client &t) { return suspend_one(t, o); };
-  const task_request resume = [&](const control::client &t) { return resume_one(t, o); };
-  const all_or_none what{suspends ? suspend : resume, suspends ? resume : suspend,
-                         milliseconds_of(o.within)};
-  STILLMAP_ASSIGN_OR_RETURN(const auto done, ask_each(sockets, what));
+  const control::suspend_request r = request_of(o);
+  STILLMAP_ASSIGN_OR_RETURN(
+      const auto done,
+      ask_each(sockets, {suspends, o.tag, r.store, r.directory}, milliseconds_of(o.within)));
   return print(o, suspends, done);
 }
 
