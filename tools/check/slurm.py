@@ -488,9 +488,9 @@ def run_again(cluster, job, first):
 # Listens, and accepts nothing; with a second argument, as many clients as its backlog has room for wait already.
 SILENT = """
 use Socket;
-my $name = pack_sockaddr_un("\\0" . shift);
-socket(my $server, PF_UNIX, SOCK_STREAM, 0) && bind($server, $name) && listen($server, 0) or die "$!";
-if (@ARGV) { socket(my $client, PF_UNIX, SOCK_STREAM, 0) && connect($client, $name) or die "$!"; }
+my ($server, $client, $name) = (undef, undef, pack_sockaddr_un("\\0" . shift));
+socket($server, PF_UNIX, SOCK_STREAM, 0) && bind($server, $name) && listen($server, 0) or die "$!";
+if (@ARGV) { socket($client, PF_UNIX, SOCK_STREAM, 0) && connect($client, $name) or die "$!"; }
 $| = 1; print "ready\\n"; sleep 1000;
 """
 
