@@ -36,6 +36,7 @@ class worker {
     CLIENT_CHECK(cuCtxSetCurrent(context_));
     CLIENT_EXPECT((block_ = block_of(block_bytes)) != 0);
     thread_ = std::thread([this] { run(); });
+    while (!is_set_up_) pause(1);  // none of its calls is under way when one is to fail
     return 0;
   }
   void finish() {
@@ -54,6 +55,7 @@ class worker {
   void run() {
     if (cuCtxSetCurrent(context_) != CUDA_SUCCESS) ++errors_;
     const CUstream s = new_stream();
+    is_set_up_ = true;
     for (unsigned char value = 1; !leave; ++value) {
       busy = true;
       if (!working) {
@@ -77,7 +79,7 @@ class worker {
   CUdeviceptr block_ = 0;
   std::atomic<std::uint64_t> rounds_{0};
   std::atomic<int> errors_{0};
-  std::atomic<bool> working{false}, busy{false}, leave{false};
+  std::atomic<bool> is_set_up_{false}, working{false}, busy{false}, leave{false};
   std::thread thread_;
 };
 
