@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string_view>
 #include <system_error>
 
+#include "stillmap/checkpoint/control/internal/abstract_sockets.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 
@@ -20,17 +19,8 @@ bool is_control_socket(std::string_view name) {
 }
 
 void add_abstract(std::vector<std::string> &out) {
-  constexpr const char *accepts = "00010000", *stream = "0001";
-  std::ifstream in("/proc/net/unix");
-  for (std::string line; std::getline(in, line);) {
-    if (line.find("@stillmap") == std::string::npos) continue;
-    std::istringstream words(line);
-    std::string number, references, protocol, flags, type, state, inode, name;
-    words >> number >> references >> protocol >> flags >> type >> state >> inode >> name;
-    if (flags == accepts && type == stream && name.starts_with("@stillmap") &&
-        is_control_socket(name)) {
-      out.push_back(name);
-    }
+  for (const abstract_socket &s : abstract_sockets("@stillmap")) {
+    if (s.listens && is_control_socket(s.name)) out.push_back(s.name);
   }
 }
 

@@ -2,11 +2,11 @@
 
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <string_view>
 #include <system_error>
+
+#include "stillmap/checkpoint/control/internal/abstract_sockets.h"
 
 namespace stillmap::tool {
 namespace {
@@ -20,14 +20,10 @@ pid_t named_process(const std::string &socket) {
 }
 
 // Of all sockets of that name: one that listens, and connections that wait for it.
-std::set<std::string> socket_inodes(const std::string &socket) {
+std::set<std::string> links_to(const std::string &socket) {
   std::set<std::string> out;
-  std::ifstream in("/proc/net/unix");
-  for (std::string line; std::getline(in, line);) {
-    std::istringstream words(line);
-    std::string number, references, protocol, flags, type, state, inode, name;
-    words >> number >> references >> protocol >> flags >> type >> state >> inode >> name;
-    if (name == socket) out.insert("socket:[" + inode + "]");
+  for (const control::abstract_socket &s : control::abstract_sockets(socket)) {
+    if (s.name == socket) out.insert("socket:[" + s.inode + "]");
   }
   return out;
 }
@@ -48,7 +44,7 @@ bool has_one_open(pid_t pid, const std::set<std::string> &sockets) {
 
 pid_t listening_process(const std::string &socket) {
   const pid_t pid = named_process(socket);
-  return pid > 0 && has_one_open(pid, socket_inodes(socket)) ? pid : 0;
+  return pid > 0 && has_one_open(pid, links_to(socket)) ? pid : 0;
 }
 
 }  // namespace stillmap::tool
