@@ -1,34 +1,19 @@
 #include "tools/stillmap/machine/process_identity.h"
 
-#include <fcntl.h>
 #include <pwd.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <sstream>
 #include <vector>
 
-#include "stillmap/vmm/base/owned_fd.h"
 #include "tools/stillmap/common/text.h"
+#include "tools/stillmap/machine/process_file.h"
 
 namespace stillmap::tool {
 namespace {
 
 constexpr std::size_t id_digits = 64, shown_digits = 12;
-
-// An environment may be as large as a process makes it: its first 256 KiB count. Empty: the process has ended, or its
-// file is not for this user.
-std::string content_of(pid_t pid, const char *file) {
-  constexpr std::size_t most = 256 << 10;
-  const std::string path = "/proc/" + std::to_string(pid) + "/" + file;
-  const owned_fd from(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  std::string out;
-  char piece[4096];
-  for (ssize_t n = 0; out.size() < most && (n = ::read(from.get(), piece, sizeof piece)) > 0;)
-    out.append(piece, static_cast<std::size_t>(n));
-  return out;
-}
 
 bool is_hexadecimal(const std::string &text) {
   return text.find_first_not_of("0123456789abcdef") == std::string::npos;
@@ -113,16 +98,8 @@ void read_cgroup(const std::string &text, process_identity &into) {
 }
 
 std::uint64_t start_time_of(pid_t pid) {
-  // The name, which may have any character, ends with the last parenthesis; the time is the 20th word behind it.
-  const std::string stat = content_of(pid, "stat");
-  const std::size_t name_end = stat.rfind(')');
-  if (name_end == std::string::npos) return 0;
-  std::istringstream words(stat.substr(name_end + 1));
-  std::string skipped;
-  for (int i = 0; i < 19; ++i) words >> skipped;
-  std::uint64_t ticks = 0;
-  words >> ticks;
-  return ticks;
+  const std::string ticks = stat_word(pid, 19);
+  return is_number(ticks) ? std::stoull(ticks) : 0;
 }
 
 process_identity identify(pid_t pid) {
@@ -135,11 +112,11 @@ process_identity identify(pid_t pid) {
     out.uid = folder.st_uid;
     out.user = user_name(out.uid);
   }
-  out.name = content_of(pid, "comm");
+  out.name = process_file(pid, "comm");
   if (out.name.ends_with('\n')) out.name.pop_back();
-  read_cgroup(content_of(pid, "cgroup"), out);
+  read_cgroup(process_file(pid, "cgroup"), out);
   if (out.job.empty()) {
-    const std::string environment = content_of(pid, "environ");
+    const std::string environment = process_file(pid, "environ");
     if (const std::string job = variable(environment, "SLURM_JOB_ID"); is_number(job)) {
       const std::string step = variable(environment, "SLURM_STEP_ID");
       out.job = job + (is_number(step) ? "." + step : "");

@@ -6,11 +6,12 @@
 
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <string>
-#include <string_view>
 #include <system_error>
+
+#include "tools/stillmap/common/text.h"
+#include "tools/stillmap/machine/process_file.h"
 
 namespace stillmap::tool {
 namespace {
@@ -20,20 +21,6 @@ struct found_process {
   uid_t uid = 0;
   bool is_step = false;  // a slurmstepd of the job
 };
-
-std::string file_content(const std::string &path) {
-  std::ifstream from(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(from), {}};
-}
-
-// The second word behind the name, which ends with the last parenthesis.
-pid_t parent_in(const std::string &stat) {
-  const std::size_t at = stat.rfind(") ");
-  pid_t parent = 0;
-  if (at != std::string::npos && at + 4 < stat.size())
-    std::from_chars(stat.data() + at + 4, stat.data() + stat.size(), parent);
-  return parent;
-}
 
 std::map<pid_t, found_process> all_processes(std::uint32_t job) {
   // "slurmstepd: [812.batch]", and "[812.0]" of a step.
@@ -50,9 +37,10 @@ std::map<pid_t, found_process> all_processes(std::uint32_t job) {
     if (error != std::errc() || *rest != '\0' || ::stat(at->path().c_str(), &s) != 0) continue;
     found_process &p = out[pid];
     p.uid = s.st_uid;
-    p.parent = parent_in(file_content(at->path().string() + "/stat"));
+    const std::string parent = stat_word(pid, 1);
+    p.parent = is_number(parent) ? std::stoi(parent) : 0;
     const bool is_trusted = p.uid == 0 || p.uid == ::geteuid();
-    p.is_step = is_trusted && file_content(at->path().string() + "/cmdline").starts_with(title);
+    p.is_step = is_trusted && process_file(pid, "cmdline").starts_with(title);
   }
   return out;
 }
