@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "stillmap/vmm/device.h"
 
@@ -27,9 +26,5 @@ struct memory_limits {
 // Threads: safe.
 // Cost:    no driver call where no group has a region of NVIDIA's, else three. It opens some files.
 result<memory_limits> memory_limits_of(const device &d);
-
-// The same for the address of a device ("0000:17:00.0"), a group ("/jobs/7") and the folder of groups. Internal.
-memory_limits read_memory_limits(const std::string &groups, const std::string &group,
-                                 const std::string &pci);
 
 }  // namespace stillmap

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "stillmap/vmm/internal/control_groups.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/unique_name.h"
 

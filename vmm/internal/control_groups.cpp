@@ -1,4 +1,4 @@
-#include "stillmap/vmm/memory_limits.h"
+#include "stillmap/vmm/internal/control_groups.h"
 
 #include <algorithm>
 #include <charconv>
@@ -6,6 +6,7 @@
 #include <fstream>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
@@ -15,18 +16,6 @@ namespace {
 
 constexpr const char *all_groups = "/sys/fs/cgroup";
 constexpr std::string_view region_front = "nvidia/", region_end = "/vidmem";
-
-// CUdevice_attribute, by value.
-enum pci_attribute : int { pci_bus = 33, pci_device = 34, pci_domain = 50 };
-
-// The group of this process in version 2's hierarchy; empty: it has none.
-std::string own_group() {
-  std::ifstream from("/proc/self/cgroup");
-  for (std::string line; std::getline(from, line);) {
-    if (line.starts_with("0::/")) return line.substr(3);
-  }
-  return {};
-}
 
 // Digits before the first colon may have leading zeros: "0000:17:00.0", "00000000:17:00.0".
 std::string_view without_zeros(std::string_view pci) {
@@ -71,6 +60,15 @@ void for_each_level(const std::string &groups, const std::string &group, const A
   }
 }
 
+// The group of this process in version 2's hierarchy; empty: it has none.
+std::string own_group() {
+  std::ifstream from("/proc/self/cgroup");
+  for (std::string line; std::getline(from, line);) {
+    if (line.starts_with("0::/")) return line.substr(3);
+  }
+  return {};
+}
+
 // A controller need not be enabled in the innermost group.
 bool has_nvidia_region(const std::string &groups, const std::string &group) {
   bool found = false;
@@ -82,6 +80,9 @@ bool has_nvidia_region(const std::string &groups, const std::string &group) {
   });
   return found;
 }
+
+// CUdevice_attribute, by value.
+enum pci_attribute : int { pci_bus = 33, pci_device = 34, pci_domain = 50 };
 
 result<std::string> pci_address(const device &d) {
   const auto ask = [&](pci_attribute a) { return d.driver().device_attribute(a, d.ordinal()); };
