@@ -38,7 +38,7 @@ outcome<exit_status> receive_and_hold(const handoff_receive_options &o) {
   STILLMAP_ASSIGN_OR_RETURN(auto waiter, signal_waiter::create());
   signal_waiter &end = *waiter;
   STILLMAP_ASSIGN_OR_RETURN(const auto d, open_device(o.driver));
-  std::optional<control::server> control;
+  std::optional<reserved_control> control;
   if (o.hold) {
     STILLMAP_ASSIGN_OR_RETURN(
         auto reserved, reserve_control(d, o.control.empty() ? o.socket + ".control" : o.control));

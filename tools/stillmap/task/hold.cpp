@@ -82,11 +82,14 @@ void warn(const std::string &control, const held_tags &held) {
 
 }  // namespace
 
-outcome<control::server> reserve_control(const device &d, const std::string &control) {
+outcome<reserved_control> reserve_control(const device &d, const std::string &control) {
   control::server_options options;
   options.not_ready = "the memory that this process waits for has not arrived";
   STILLMAP_ASSIGN_OR_RETURN(options.audit, control::open_audit_log_of_environment());
-  return about(control::server::create(d, control, std::move(options)), control);
+  control::audit_function audit = options.audit;
+  STILLMAP_ASSIGN_OR_RETURN(
+      auto server, about(control::server::create(d, control, std::move(options)), control));
+  return reserved_control{std::move(server), std::move(audit)};
 }
 
 outcome<void> check_save(const std::string &image) {
@@ -111,19 +114,14 @@ outcome<exit_status> nothing_to_save_is_ok(outcome<exit_status> result, const st
 }
 
 outcome<exit_status> hold(const device &d, const checkpoint::restored_memory &memory,
-                          control::server reserved, hold_options options, signal_waiter &end) {
+                          reserved_control reserved, hold_options options, signal_waiter &end) {
   held_tags held(memory.layout());
   options.server.task.released = [&](auto tags) {
     if (held.release(tags)) end.finish();
   };
-  if (auto audit = control::open_audit_log_of_environment()) {
-    options.server.audit = std::move(*audit);
-  } else {  // it could, for reserve_control(); the memory must not be lost with it
-    fmt::print(stderr, "stillmap: requests are not recorded: {}\n",
-               printable(audit.error().message()));
-  }
-  const std::string control = reserved.address();
-  { const control::server closed = std::move(reserved); }
+  options.server.audit = std::move(reserved.audit);
+  const std::string control = reserved.server.address();
+  { const control::server closed = std::move(reserved.server); }
   {
     const auto server = control::server::create(d, control, std::move(options.server));
     if (server) {

@@ -11,9 +11,15 @@
 
 namespace stillmap::tool {
 
+struct reserved_control {
+  control::server server;  // refuses every request
+  control::audit_function audit;
+};
+
 // Listens at the control address and refuses every request, until the memory is here: memory that no
-// request can reach must not be accepted at all. Errors: the address is in use, or not possible.
-outcome<control::server> reserve_control(const device &d, const std::string &control);
+// request can reach must not be accepted at all. Errors: the address is in use, or not possible; the audit log that the
+// environment names cannot be written.
+outcome<reserved_control> reserve_control(const device &d, const std::string &control);
 
 // Checks that an image of this name can be written when it is needed. Empty: none is.
 // Errors: exit_refused (it exists), exit_not_found (no such folder), the system's.
@@ -36,6 +42,6 @@ struct hold_options {
 // asked to end: then it saves what is left, or says how to and waits to be asked again.
 // Errors: exit_failed (some of the memory is lost).
 outcome<exit_status> hold(const device &d, const checkpoint::restored_memory &memory,
-                          control::server reserved, hold_options options, signal_waiter &end);
+                          reserved_control reserved, hold_options options, signal_waiter &end);
 
 }  // namespace stillmap::tool
