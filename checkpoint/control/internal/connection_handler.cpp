@@ -40,34 +40,13 @@ tl::unexpected<error> refused(errc c, const char *reason, std::uint64_t value = 
   return make_error(c, reason, value, limit, unit);
 }
 
-// none: it is no request.
+// Both enumerations have the requests in one order. none: it is no request.
 request_kind request_of(std::uint16_t k) {
-  switch (static_cast<kind>(k)) {
-    case kind::status:
-      return request_kind::status;
-    case kind::suspend:
-      return request_kind::suspend;
-    case kind::resume:
-      return request_kind::resume;
-    case kind::snapshot:
-      return request_kind::snapshot;
-    case kind::handoff:
-      return request_kind::handoff;
-    case kind::migrate:
-      return request_kind::migrate;
-    case kind::abort:
-      return request_kind::abort;
-    case kind::resolve:
-      return request_kind::resolve;
-    case kind::restore:
-      return request_kind::restore;
-    case kind::snapshot_progress:
-    case kind::response:
-    case kind::refusal:
-    case kind::migration_progress:
-      break;
-  }
-  return request_kind::none;
+  constexpr auto first = static_cast<std::uint16_t>(kind::status);
+  constexpr auto last = static_cast<std::uint16_t>(kind::restore);
+  constexpr auto offset = first - static_cast<std::uint16_t>(request_kind::status);
+  static_assert(last - offset == static_cast<int>(request_kind::restore));
+  return k < first || k > last ? request_kind::none : static_cast<request_kind>(k - offset);
 }
 
 short events_of(int fd, short events) {
