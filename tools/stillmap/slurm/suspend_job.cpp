@@ -8,7 +8,6 @@
 
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
-#include "tools/stillmap/common/text.h"
 #include "tools/stillmap/slurm/job_lock.h"
 #include "tools/stillmap/slurm/job_tasks.h"
 #include "tools/stillmap/slurm/slurm_commands.h"
@@ -66,10 +65,8 @@ class job_suspension {
 
   // Of the rounds before the last.
   void undo() {
-    const auto left = undo_each(done_, request_, undo_timeout);
-    if (!left.empty() && failed_) {
-      failed_->line += "; what has come of it in " + join(left, ", ") + " is not known";
-    }
+    const std::string unknown = undo_each(done_, request_, undo_timeout);
+    if (failed_) failed_->line += unknown;
   }
 
   outcome<exit_status> print(std::size_t tasks) const {

@@ -68,7 +68,7 @@ std::vector<std::string> tags_for(const control::process_status &s, const tag_re
   std::vector<std::string> out;
   std::uint64_t bytes = 0;
   for (const control::tag_status &t : s.tags) {
-    if (what.tag.empty() ? t.tag.empty() : t.tag != what.tag) continue;
+    if (what.memory.all ? t.tag.empty() : t.tag != what.memory.tag) continue;
     const std::uint64_t there = what.suspends ? t.mapped_bytes : t.suspended_bytes;
     if (there != 0) out.push_back(t.tag);
     bytes += there;
@@ -82,10 +82,8 @@ task_answer ask_one(const control::client &task, const tag_request &what,
   STILLMAP_ASSIGN_OR_RETURN(const auto s, task.status());
   tags = tags_for(s, what);
   if (tags.empty() && s.omitted_tags == 0) return std::nullopt;
-  if (what.suspends) {
-    return task.suspend({what.tag, what.store, what.directory, what.tag.empty()});
-  }
-  return what.tag.empty() ? task.resume_all() : task.resume(what.tag);
+  if (what.suspends) return task.suspend(what.memory);
+  return what.memory.all ? task.resume_all() : task.resume(what.memory.tag);
 }
 
 // A request that was given up while it was carried out, or at that moment, goes on to its end.
@@ -125,8 +123,8 @@ failure failure_of(const std::string &socket, const error &e, std::chrono::milli
 
 }  // namespace
 
-std::vector<std::string> undo_each(const std::vector<answered_task> &done, const tag_request &what,
-                                   std::chrono::milliseconds timeout) {
+std::string undo_each(const std::vector<answered_task> &done, const tag_request &what,
+                      std::chrono::milliseconds timeout) {
   std::vector<char> undone(done.size());
   const concurrent_calls asked(
       done.size(),
@@ -141,7 +139,7 @@ std::vector<std::string> undo_each(const std::vector<answered_task> &done, const
   for (std::size_t i = 0; i < done.size(); ++i) {
     if (undone[i] == 0) left.push_back(done[i].socket);
   }
-  return left;
+  return left.empty() ? "" : "; what has come of it in " + join(left, ", ") + " is not known";
 }
 
 outcome<std::vector<answered_task>> ask_each(const std::vector<std::string> &sockets,
@@ -170,11 +168,9 @@ outcome<std::vector<answered_task>> ask_each(const std::vector<std::string> &soc
   if (!failed) return out;
   // Also what has failed: a task may have done it, and have had no memory to say so.
   std::erase_if(out, [](const answered_task &t) { return t.tags.empty(); });
-  const auto left = undo_each(out, what, timeout);
+  const std::string unknown = undo_each(out, what, timeout);
   return fail(failed->status,
-              failed->line + (left.empty() ? std::string("; every other task is as it was")
-                                           : "; what has come of it in " + join(left, ", ") +
-                                                 " is not known"));
+              failed->line + (unknown.empty() ? "; every other task is as it was" : unknown));
 }
 
 }  // namespace stillmap::tool

@@ -18,9 +18,7 @@ using task_answer = result<std::optional<checkpoint::suspended_tag>>;
 // What is asked of each task: to suspend memory that is mapped, or to resume what is suspended.
 struct tag_request {
   bool suspends = true;
-  std::string tag{};  // empty: every tag
-  checkpoint::backing_store store = checkpoint::backing_store::pinned_host;
-  std::string directory{};
+  control::suspend_request memory{.all = true};  // of a resume: its tag, or all
 };
 
 struct answered_task {
@@ -38,8 +36,8 @@ outcome<std::vector<answered_task>> ask_each(const std::vector<std::string> &soc
                                              const tag_request &what,
                                              std::chrono::milliseconds timeout);
 
-// Undoes what earlier calls have done. The tasks of which it is not known; empty: none.
-std::vector<std::string> undo_each(const std::vector<answered_task> &done, const tag_request &what,
-                                   std::chrono::milliseconds timeout);
+// Undoes what earlier calls have done. "; what has come of it in TASKS is not known", or nothing.
+std::string undo_each(const std::vector<answered_task> &done, const tag_request &what,
+                      std::chrono::milliseconds timeout);
 
 }  // namespace stillmap::tool

@@ -103,10 +103,8 @@ outcome<exit_status> run_each(const task_suspend_options &o, bool suspends) {
                 "discarded does not come back");
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto sockets, resolve_tasks(o.task.socket));
-  const control::suspend_request r = request_of(o);
   STILLMAP_ASSIGN_OR_RETURN(
-      const auto done,
-      ask_each(sockets, {suspends, o.tag, r.store, r.directory}, milliseconds_of(o.within)));
+      const auto done, ask_each(sockets, {suspends, request_of(o)}, milliseconds_of(o.within)));
   return print(o, suspends, done);
 }
 
