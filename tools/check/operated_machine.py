@@ -2,23 +2,35 @@
 import contextlib
 import os
 import pathlib
+import socket
 import subprocess
-import sys
 import time
 
 BUILT = pathlib.Path(__file__).resolve().parents[2] / "bazel-bin"
 PATIENCE = 120  # seconds
 
 
-def wait_for(what, question):
+class Failed(SystemExit):
+    """Ends a check that does not catch it, with its text."""
+
+
+def wait_for(what, question, patience=PATIENCE):
     """The first answer that is true."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + patience
     while time.monotonic() < end:
         with contextlib.suppress(OSError, ValueError):
             if answer := question():
                 return answer
-        time.sleep(0.1)
-    sys.exit(f"{what} did not come in {PATIENCE} s")
+        time.sleep(0.02)
+    raise Failed(f"{what} did not come in {patience} s")
+
+
+def free_ports(count):
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
 
 
 class Machine:

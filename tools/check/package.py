@@ -13,6 +13,7 @@ Needs root, and what tools/setup.sh's ensure_ci_packages installs. The root is c
 minutes for static libraries that are not optimised, so it sees one of them; with --all-libraries, all.
 """
 import contextlib
+import functools
 import gzip
 import hashlib
 import os
@@ -24,8 +25,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
+
+import operated_machine
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "package"
@@ -34,6 +36,7 @@ MAX_EXPOSURE = 30  # tenths, of systemd-analyze security
 USER = "games"  # whose memory the receiver receives: any that a minimal Debian has, with a group of its name
 
 failures = []
+wait_for = functools.partial(operated_machine.wait_for, patience=PATIENCE)
 
 
 def check(what, right, seen=""):
@@ -49,16 +52,6 @@ def call(*words, **more):
     if done.returncode != 0:
         sys.exit(f"package: {shlex.join(map(str, words))} ended with status {done.returncode}:\n{done.stdout}")
     return done.stdout
-
-
-def wait_for(what, question):
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        with contextlib.suppress(OSError):
-            if answer := question():
-                return answer
-        time.sleep(0.05)
-    sys.exit(f"package: {what} did not come in {PATIENCE} s")
 
 
 # The packages

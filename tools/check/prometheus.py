@@ -10,18 +10,15 @@ in .cache. Needs the command and the tests' programs as Bazel builds them.
 """
 import contextlib
 import json
-import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.parse
 import urllib.request
 
-from operated_machine import BUILT, Machine, wait_for
+from operated_machine import BUILT, Machine, free_ports, wait_for
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RULES = ROOT / "tools" / "prometheus"
@@ -42,12 +39,6 @@ def find_prometheus():
     return folder
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 def check_rules(folder, machine):
     for words in (["check", "rules", "stillmap.rules.yml"], ["test", "rules", "stillmap_rules_test.yml"]):
         subprocess.run([folder / "promtool", *words], cwd=RULES, check=True)
@@ -64,7 +55,7 @@ def start_prometheus(stack, folder, target):
               "rule_files": [str(RULES / "stillmap.rules.yml")],
               "scrape_configs": [{"job_name": "stillmap", "static_configs": [{"targets": [target]}]}]}
     (data / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
-    port = free_port()
+    port, = free_ports(1)
     log = stack.enter_context((data / "log").open("w"))
     process = subprocess.Popen([folder / "prometheus", f"--config.file={data}/prometheus.yml",
                                 f"--storage.tsdb.path={data}/data", f"--web.listen-address=127.0.0.1:{port}"],

@@ -9,6 +9,7 @@ Debian's slurm-wlm, munge and libslurm-dev, and the command and the tests' progr
 """
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import pathlib
@@ -21,16 +22,15 @@ import sys
 import tempfile
 import time
 
+import operated_machine
+from operated_machine import BUILT, Failed, free_ports
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILT = ROOT / "bazel-bin"
 PATIENCE = 180  # seconds
 MIB = 1 << 20
 DEVICE_MIB = 80
 CASES = {}
-
-
-class Failed(Exception):
-    pass
+wait_for = functools.partial(operated_machine.wait_for, patience=PATIENCE)
 
 
 def case(function):
@@ -41,25 +41,6 @@ def case(function):
 def expect(condition, what):
     if not condition:
         raise Failed(what)
-
-
-def wait_for(what, question, patience=PATIENCE):
-    """The first answer that is true."""
-    end = time.monotonic() + patience
-    while time.monotonic() < end:
-        with contextlib.suppress(OSError, ValueError):
-            if answer := question():
-                return answer
-        time.sleep(0.02)
-    raise Failed(f"{what} did not come in {patience} s")
-
-
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
 
 
 def process_state(pid):
