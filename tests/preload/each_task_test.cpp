@@ -13,18 +13,11 @@
 namespace stillmap {
 namespace {
 
+using testing::bytes_in;
 using testing::client_result;
 using testing::client_setting;
 using testing::operated_program;
 using testing::whole_program;
-
-std::uint64_t suspended_bytes(const operated_program &p) {
-  const auto s = p.as_operator().status();
-  EXPECT_TRUE(s) << s.error().message();
-  std::uint64_t sum = 0;
-  for (const auto &t : s->tags) sum += t.suspended_bytes;
-  return sum;
-}
 
 class each_task : public testing::operated_test {
  protected:
@@ -54,12 +47,12 @@ TEST_F(each_task, is_suspended_and_resumed) {
   EXPECT_EQ(away.status, 0) << away.err;
   EXPECT_NE(away.out.find(b->address() + ": nothing to do"), std::string::npos) << away.out;
   EXPECT_NE(away.out.find(a->address() + ": all tags suspended: "), std::string::npos) << away.out;
-  EXPECT_GT(suspended_bytes(*a), 0u);
-  EXPECT_GT(suspended_bytes(*b), 0u);
-  EXPECT_EQ(suspended_bytes(*other), 0u);
+  EXPECT_GT(bytes_in(*a).suspended, 0u);
+  EXPECT_GT(bytes_in(*b).suspended, 0u);
+  EXPECT_EQ(bytes_in(*other).suspended, 0u);
   const client_result back = command("resume");
   EXPECT_EQ(back.status, 0) << back.err;
-  EXPECT_EQ(suspended_bytes(*a) + suspended_bytes(*b), 0u);
+  EXPECT_EQ(bytes_in(*a).suspended + bytes_in(*b).suspended, 0u);
   EXPECT_EQ(a->end(), 0);
   EXPECT_EQ(b->end(), 0);
 }
@@ -70,9 +63,9 @@ TEST_F(each_task, stays_as_it_was_where_one_does_not_answer) {
   const client_result away = command("suspend", "2");
   EXPECT_EQ(away.status, 4) << away.err;
   EXPECT_NE(away.err.find(hangs->address() + ": no answer in 2 s"), std::string::npos) << away.err;
-  EXPECT_EQ(suspended_bytes(*a), 0u);
+  EXPECT_EQ(bytes_in(*a).suspended, 0u);
   ::kill(hangs->pid(), SIGCONT);
-  EXPECT_EQ(suspended_bytes(*hangs), 0u) << "it was given up before it began";
+  EXPECT_EQ(bytes_in(*hangs).suspended, 0u) << "it was not asked";
   EXPECT_EQ(a->end(), 0);
   EXPECT_EQ(hangs->end(), 0);
 }
@@ -83,7 +76,7 @@ TEST_F(each_task, is_resumed_by_none_where_one_cannot) {
   ::kill(b->pid(), SIGSTOP);
   const client_result back = command("resume", "2");
   EXPECT_EQ(back.status, 4) << back.err;
-  EXPECT_GT(suspended_bytes(*a), 0u);
+  EXPECT_GT(bytes_in(*a).suspended, 0u);
   ::kill(b->pid(), SIGCONT);
   EXPECT_EQ(command("resume").status, 0);
   EXPECT_EQ(a->end(), 0);

@@ -108,6 +108,17 @@ int operated_program::wait() {
   return wait_for(std::exchange(pid_, -1));
 }
 
+tag_bytes bytes_in(const operated_program &p) {
+  const auto s = p.as_operator().status();
+  EXPECT_TRUE(s) << s.error().message();
+  tag_bytes sum;
+  for (const auto &t : s ? s->tags : std::vector<control::tag_status>()) {
+    sum.mapped += t.mapped_bytes;
+    sum.suspended += t.suspended_bytes;
+  }
+  return sum;
+}
+
 void expect_refused(const operated_program &p) {
   const auto suspended = p.as_operator().suspend(whole_program);
   ASSERT_FALSE(suspended);

@@ -54,6 +54,12 @@ class operated_program {
 // All memory of such a program.
 inline const control::suspend_request whole_program{.tag = "program"};
 
+// Bytes of all tags, as its status says.
+struct tag_bytes {
+  std::uint64_t mapped = 0, suspended = 0;
+};
+tag_bytes bytes_in(const operated_program &p);
+
 // Busy at the end of what it waits for, and it goes on.
 void expect_refused(const operated_program &p);
 // And resumed.

@@ -14,24 +14,10 @@
 namespace stillmap {
 namespace {
 
+using testing::bytes_in;
 using testing::client_result;
 using testing::client_setting;
 using testing::operated_program;
-
-struct job_bytes {
-  std::uint64_t mapped = 0, suspended = 0;
-};
-
-job_bytes bytes_in(const operated_program &p) {
-  const auto s = p.as_operator().status();
-  EXPECT_TRUE(s) << s.error().message();
-  job_bytes sum;
-  for (const auto &t : s->tags) {
-    sum.mapped += t.mapped_bytes;
-    sum.suspended += t.suspended_bytes;
-  }
-  return sum;
-}
 
 class slurm_job : public testing::operated_test {
  protected:
