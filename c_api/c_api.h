@@ -691,7 +691,9 @@ typedef struct stillmap_control_options {
   size_t max_connections;         // 0: 8
 } stillmap_control_options;
 
-// Listens at a path, or at an abstract name after '@', for `stillmap task status|suspend|resume|snapshot|…`.
+// Listens at a path, or at an abstract name after '@', for `stillmap task status|suspend|resume|snapshot|…`. Where the
+// environment has STILLMAP_AUDIT, each request is recorded there (docs/operating.md); a log that cannot be opened is an
+// error.
 STILLMAP_C_API stillmap_status stillmap_control_create(
     stillmap_device *device, const char *address, const stillmap_control_options *options,
     stillmap_control **control) STILLMAP_C_NOEXCEPT;
