@@ -22,6 +22,8 @@ struct memory_limits {
 // What Linux's controller dmem (6.14) has for this process's group and those above it: dmem.max, of which the smallest
 // holds, and dmem.min of the innermost group that has one. CUDA's MPS v3 enforces both (CUDA 13.4: "MPS v3 Memory
 // Partitioning" in NVIDIA's MPS manual, which names the regions nvidia/PCI/vidmem). What cannot be read is no limit.
+// Where the kernel has no dmem, the driver keeps the limits, and only NVML has them: it is not asked here, because that
+// would load and start it in each program. The driver refuses what is beyond its hard limit.
 // Errors:  the driver's; host memory.
 // Threads: safe.
 // Cost:    no driver call where no group has a region of NVIDIA's, else three. It opens some files.

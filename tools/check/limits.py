@@ -5,7 +5,8 @@
 
 In a mount namespace of its own, a folder with the files of Linux's controller dmem, as CUDA's MPS v3 uses them, is in
 the place of /sys/fs/cgroup: no kernel here has a driver that would make them. `stillmap doctor` shows the limits, and a
-program that nobody changed gets no more memory, although the device has some. Needs root, and the command and the
+program that nobody changed gets no more memory, although the device has some. Without these files the doctor shows what
+NVML has. Needs root, and the command and the
 tests' programs as Bazel builds them.
 """
 import contextlib
@@ -70,6 +71,17 @@ def main():
         said, error = allocate(machine, 50)
         print("50 blocks of 3 MiB:", error.splitlines()[0])
         assert not said and "cuMemAlloc: 2" in error, (said, error)
+        # Without the controller, the driver keeps the limits, and NVML has them: as hostcuda's NVML, from this file.
+        for name in ("max", "min", "current"):
+            (group / f"dmem.{name}").unlink()
+        assert "limits of the system" not in machine.run("doctor"), "limits that are gone"
+        (group / "hostcuda.limits").write_text(f"{30 * MiB} {90 * MiB} {5 * MiB}\n", encoding="ascii")
+        doctor = machine.run("doctor")
+        lines = " ".join(doctor.split())
+        for text in ("at most 90 MiB for this control group (NVML), of which 5 MiB are used", "30 MiB are certain (NVML)",
+                     "the driver refuses what is beyond"):
+            assert text in lines, doctor
+        print(next(line for line in doctor.splitlines() if "limits of the system" in line).strip())
     print("a program keeps to the limit of its control group")
 
 

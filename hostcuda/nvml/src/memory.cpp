@@ -1,6 +1,8 @@
 // Memory of a device, and the processes that use it: those of the machine, or this one alone
 // (machine=NAME). What hostcuda_occupy stands for counts as used, too.
 #include <algorithm>
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "hostcuda/nvml/src/library.h"
@@ -58,6 +60,21 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMem
     if (memory->version != nvml::kMemoryV2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     nvml::fill(d, memory);
     memory->reserved = 0;
+    return NVML_SUCCESS;
+  });
+}
+
+// A driver keeps these where the kernel does not. Here a test writes "SOFT HARD USED" into a file of the group.
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device,
+                                                      nvmlGetMemoryLimits_v1_t *limits) {
+  return nvml::enter(device, [=](int, const hostcuda_device &) {
+    if (limits == nullptr || limits->nameSpace == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+    std::ifstream from(std::string(limits->nameSpace) + "/hostcuda.limits");
+    nvmlGetMemoryLimits_v1_t out = *limits;
+    if (!(from >> out.softLimit >> out.hardLimit >> out.currentUsed)) {
+      return NVML_ERROR_NOT_SUPPORTED;
+    }
+    *limits = out;
     return NVML_SUCCESS;
   });
 }

@@ -59,6 +59,14 @@ struct nvmlProcessInfo_v2_t {
   unsigned computeInstanceId;  // 0xFFFFFFFF without MIG
 };
 
+// Limits of a control group, in bytes: soft 0 and hard ~0 are none.
+struct nvmlGetMemoryLimits_v1_t {
+  const char *nameSpace;  // in: the folder of the group
+  unsigned long long softLimit;
+  unsigned long long hardLimit;
+  unsigned long long currentUsed;
+};
+
 nvmlReturn_t nvmlInit();
 nvmlReturn_t nvmlInit_v2();
 nvmlReturn_t nvmlInitWithFlags(unsigned flags);
@@ -88,6 +96,7 @@ nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major,
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory);
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory);
+nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *limits);
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count,
                                                   nvmlProcessInfo_v1_t *infos);
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count,

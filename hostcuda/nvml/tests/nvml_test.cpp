@@ -1,12 +1,14 @@
 // The served functions, on machines of hostcuda.
 #include <gtest/gtest.h>
 #include <hostcuda/hostcuda.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <string>
 
 #include "hostcuda/nvml/src/nvml_api.h"
@@ -205,6 +207,25 @@ TEST_F(nvml_memory, IsWhatTheProcessUses) {
   EXPECT_EQ(second.used, memory.used);
   EXPECT_EQ(second.free, memory.free);
   EXPECT_EQ(nvmlDeviceGetMemoryInfo(device(0), nullptr), NVML_ERROR_INVALID_ARGUMENT);
+}
+
+TEST_F(nvml_memory, LimitsOfAGroupAreThoseOfItsFile) {
+  const std::string group = ::testing::TempDir() + "nvml_limits_" + std::to_string(::getpid());
+  ASSERT_EQ(::mkdir(group.c_str(), 0700), 0);
+  nvmlGetMemoryLimits_v1_t limits{group.c_str(), 1, 2, 3};
+  EXPECT_EQ(nvmlDeviceGetMemoryLimits_v1(device(0), nullptr), NVML_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(nvmlDeviceGetMemoryLimits_v1(device(0), &limits), NVML_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(limits.hardLimit, 2U);
+  const std::string file = group + "/hostcuda.limits";
+  std::ofstream(file) << 4 * kMiB << ' ' << 8 * kMiB << ' ' << kMiB << '\n';
+  ASSERT_EQ(nvmlDeviceGetMemoryLimits_v1(device(0), &limits), NVML_SUCCESS);
+  EXPECT_EQ(limits.softLimit, 4 * kMiB);
+  EXPECT_EQ(limits.hardLimit, 8 * kMiB);
+  EXPECT_EQ(limits.currentUsed, kMiB);
+  limits.nameSpace = nullptr;
+  EXPECT_EQ(nvmlDeviceGetMemoryLimits_v1(device(0), &limits), NVML_ERROR_INVALID_ARGUMENT);
+  ::unlink(file.c_str());
+  ::rmdir(group.c_str());
 }
 
 TEST_F(nvml_memory, AProcessWithAContextIsListed) {

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "stillmap/checkpoint/base/host_room.h"
@@ -18,6 +21,7 @@
 #include "tools/stillmap/common/terminal.h"
 #include "tools/stillmap/common/text.h"
 #include "tools/stillmap/doctor/checkpoint.h"
+#include "tools/stillmap/machine/device_usage.h"
 
 namespace stillmap::tool {
 namespace {
@@ -57,22 +61,50 @@ std::string vmm_text(const driver &drv, const capabilities &can) {
          "through, or ask for a vGPU type with unified memory enabled.";
 }
 
-std::string text_of(const memory_limits &l) {
+// `hard` and `soft`: what says so.
+std::string text_of(const memory_limits &l, const char *hard, const char *soft) {
   std::string out;
   if (l.hard != memory_limits::none) {
-    out = fmt::format("at most {} for this control group (dmem.max), of which {} are used",
-                      format_bytes(l.hard), format_bytes(l.used));
+    out = fmt::format("at most {} for this control group ({}), of which {} are used",
+                      format_bytes(l.hard), hard, format_bytes(l.used));
   }
   if (l.soft != memory_limits::none) {
     out += fmt::format(
-        "{}{} are certain (dmem.min); beyond them, the driver may evict memory or "
+        "{}{} are certain ({}); beyond them, the driver may evict memory or "
         "end a process",
-        out.empty() ? "" : "; ", format_bytes(l.soft));
+        out.empty() ? "" : "; ", format_bytes(l.soft), soft);
   }
-  return out + ". Stillmap's allocators keep to it.";
+  return out;
 }
 
-std::vector<finding> device_facts(const driver &drv, const device &d) {
+// Of version 2's hierarchy; empty: this process has none.
+std::string own_control_group() {
+  std::ifstream from("/proc/self/cgroup");
+  for (std::string line; std::getline(from, line);) {
+    if (line.starts_with("0::/")) return "/sys/fs/cgroup" + (line == "0::/" ? "" : line.substr(3));
+  }
+  return {};
+}
+
+// What the kernel has; else what the driver has, which NVML says (nullptr: there is none).
+std::optional<finding> limits_of(const device &d, const nvml *gpus) {
+  constexpr const char *key = "memory_limits", *name = "limits of the system";
+  if (const auto l = memory_limits_of(d); l && l->any()) {
+    return fact(key, name, true,
+                text_of(*l, "dmem.max", "dmem.min") + ". Stillmap's allocators keep to it.");
+  }
+  const std::string group = gpus != nullptr ? own_control_group() : "";
+  if (group.empty()) return std::nullopt;
+  const memory_limits l = gpus->limits_of(uuid_text(d.uuid()), group);
+  if (!l.any()) return std::nullopt;
+  return fact(
+      key, name, true,
+      text_of(l, "NVML", "NVML") +
+          ". Stillmap's allocators do not ask NVML: the driver refuses what is beyond, as a "
+          "full device. `stillmap run --limit` keeps a program to less.");
+}
+
+std::vector<finding> device_facts(const driver &drv, const device &d, const nvml *gpus) {
   const capabilities &can = d.capabilities();
   const auto with_vmm = [&](const char *key, const char *name, bool good, const char *yes,
                             const char *no) {
@@ -138,9 +170,7 @@ std::vector<finding> device_facts(const driver &drv, const device &d) {
                                    format_count(mappings), format_bytes(mappings * can.page_bytes),
                                    format_bytes(can.page_bytes))));
   }
-  if (const auto system = memory_limits_of(d); system && system->any()) {
-    out.push_back(fact("memory_limits", "limits of the system", true, text_of(*system)));
-  }
+  if (auto limits = limits_of(d, gpus)) out.push_back(std::move(*limits));
   if (can.integrated) {
     out.push_back(fact("integrated", "integrated", true,
                        "this device's memory is the host's: what is moved to host memory frees "
@@ -154,7 +184,7 @@ std::vector<finding> device_facts(const driver &drv, const device &d) {
   return out;
 }
 
-device_report examine(driver &drv, int ordinal) {
+device_report examine(driver &drv, int ordinal, const nvml *gpus) {
   device_report r;
   r.ordinal = ordinal;
   const auto d = device::open(drv, ordinal);
@@ -167,7 +197,7 @@ device_report examine(driver &drv, int ordinal) {
   r.total = d->total_memory().bytes();
   if (const auto m = d->memory()) r.free = m->free.bytes();
   r.can = d->capabilities();
-  r.facts = device_facts(drv, *d);
+  r.facts = device_facts(drv, *d, gpus);
   r.checkpoint = suspend_findings(*d);
   r.checkpoint.push_back(device_digests(*d));
   const bool digests = r.checkpoint.back().does == works::yes;
@@ -285,8 +315,11 @@ outcome<exit_status> examine_all(const doctor_options &o) {
   STILLMAP_ASSIGN_OR_RETURN(auto chosen, choose_driver(o.driver));
   driver &drv = *chosen;
   STILLMAP_ASSIGN_OR_RETURN(const int count, about(drv.device_count(), drv.path()));
+  const auto gpus = nvml::open();
   std::vector<device_report> devices;
-  for (int i = 0; i < count; ++i) devices.push_back(examine(drv, i));
+  for (int i = 0; i < count; ++i) {
+    devices.push_back(examine(drv, i, gpus ? gpus->get() : nullptr));
+  }
   const auto host = host_facts(drv);
   const std::vector<finding> checkpoint{io_uring_here(), direct_io_here(), migration_tls(),
                                         driver_checkpoint(drv), criu_here()};

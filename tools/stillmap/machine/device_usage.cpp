@@ -14,6 +14,15 @@ constexpr unsigned longest_text = 96;
 
 }  // namespace
 
+std::string uuid_text(const std::array<unsigned char, 16> &uuid) {
+  std::string out = "GPU-";
+  for (std::size_t i = 0; i < uuid.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) out += '-';
+    out += fmt::format("{:02x}", uuid[i]);
+  }
+  return out;
+}
+
 struct nvml::functions {
   // As nvml.h of CUDA 12 and 13 declares them.
   using device_handle = struct nvmlDevice_st *;
@@ -25,6 +34,10 @@ struct nvml::functions {
     unsigned long long used;
     unsigned gpu_instance, compute_instance;
   };
+  struct memory_limits_v1 {  // of CUDA 13.4
+    const char *group;
+    unsigned long long soft, hard, used;
+  };
 
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
@@ -34,6 +47,9 @@ struct nvml::functions {
   int (*uuid)(device_handle, char *, unsigned) = nullptr;
   int (*memory)(device_handle, memory_v1 *) = nullptr;
   int (*compute)(device_handle, unsigned *, process_info *) = nullptr;
+  // Missing before CUDA 13.4.
+  int (*by_uuid)(const char *, device_handle *) = nullptr;
+  int (*limits)(device_handle, memory_limits_v1 *) = nullptr;
 
   bool look_up(void *library) {
     const auto find = [&](auto &function, const char *symbol) {
@@ -41,6 +57,10 @@ struct nvml::functions {
           reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, symbol));
       return function != nullptr;
     };
+    if (!find(by_uuid, "nvmlDeviceGetHandleByUUID") ||
+        !find(limits, "nvmlDeviceGetMemoryLimits_v1")) {
+      limits = nullptr;
+    }
     return find(init, "nvmlInit_v2") && find(shutdown, "nvmlShutdown") &&
            find(count, "nvmlDeviceGetCount_v2") && find(handle, "nvmlDeviceGetHandleByIndex_v2") &&
            find(name, "nvmlDeviceGetName") && find(uuid, "nvmlDeviceGetUUID") &&
@@ -107,6 +127,20 @@ std::vector<device_usage> nvml::devices() const {
   for (unsigned i = 0; i < n; ++i) {
     if (auto usage = call_->usage_of(i)) out.push_back(std::move(*usage));
   }
+  return out;
+}
+
+memory_limits nvml::limits_of(const std::string &uuid, const std::string &group) const {
+  memory_limits out;
+  functions::device_handle d = nullptr;
+  functions::memory_limits_v1 found{group.c_str(), 0, memory_limits::none, 0};
+  if (call_->limits == nullptr || call_->by_uuid(uuid.c_str(), &d) != nvml_success ||
+      call_->limits(d, &found) != nvml_success) {
+    return out;
+  }
+  out.hard = found.hard;  // NVML_DEVICE_MEMORY_LIMIT_MAX is all bits, as none
+  if (found.soft != 0) out.soft = found.soft;
+  if (out.any()) out.used = found.used;
   return out;
 }
 

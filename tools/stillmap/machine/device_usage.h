@@ -1,12 +1,14 @@
 // What NVML says of the memory of this machine's GPUs: of each device, and of each process on it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "stillmap/vmm/memory_limits.h"
 #include "tools/stillmap/common/outcome.h"
 
 namespace stillmap::tool {
@@ -23,6 +25,9 @@ struct device_usage {
   std::vector<process_usage> processes;
 };
 
+// As NVML writes it: "GPU-01020304-0506-0708-090a-0b0c0d0e0f10".
+std::string uuid_text(const std::array<unsigned char, 16> &uuid);
+
 // NVML, loaded when it is opened. Threads: one at a time.
 class nvml {
  public:
@@ -33,6 +38,10 @@ class nvml {
 
   // All devices, in NVML's order. A device that does not answer is left out.
   std::vector<device_usage> devices() const;
+  // Of the device with this UUID, for the control group with this folder, or the nearest one above it that has limits:
+  // also where the driver keeps them, as on kernels without the controller dmem. Without limits, or with an NVML of
+  // before CUDA 13.4: none.
+  memory_limits limits_of(const std::string &uuid, const std::string &group) const;
 
  private:
   struct functions;

@@ -16,16 +16,6 @@
 namespace stillmap::tool {
 namespace {
 
-// As NVML writes it: "GPU-01020304-0506-0708-090a-0b0c0d0e0f10".
-std::string uuid_text(const std::array<unsigned char, 16> &uuid) {
-  std::string out = "GPU-";
-  for (std::size_t i = 0; i < uuid.size(); ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) out += '-';
-    out += fmt::format("{:02x}", uuid[i]);
-  }
-  return out;
-}
-
 struct answer {
   std::string uuid;  // of its device; empty: it gave no status
   std::string device_name;
