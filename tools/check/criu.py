@@ -143,7 +143,7 @@ def restores(test):
         expect(restore.call("hook", RESUME_LATE, os.getpid()) == NOT_OURS, restore.log)
         expect(not restore.log, restore.log)
         expect(restore.call("hook", RESUME_LATE, program.pid) == NOT_OURS, restore.log)
-        expect(any("is resumed once it runs" in line for line in restore.log), restore.log)
+        expect(any("is resumed once its process runs" in line for line in restore.log), restore.log)
     test.wait_until_resumed(program.pid)
     restore.call("exit", RESTORE, 0)
     expect_right(program)
@@ -208,6 +208,26 @@ def without_tree(test):
     test.expect_suspended(program.pid)
     plugin.call("exit", DUMP, 0)
     test.wait_until_resumed(program.pid)
+
+
+@case
+def not_resumed(test):
+    """A task that stays stopped after a dump: a file says so. A restore resumes it, also if CRIU asks another plugin."""
+    program = test.start_program()
+    plugin = Plugin(test, "-t", program.pid, STILLMAP_CRIU_TIMEOUT="1")
+    expect(plugin.call("init", DUMP) == 0, plugin.log)
+    with stopped(program.pid):
+        plugin.call("exit", DUMP, 0)
+        text = wait_for("the log", (test.images / "stillmap-resume.log").read_text, 20)
+    print(f"  {text.strip()}")
+    expect(f"@stillmap-{program.pid}.control is not resumed: " in text
+           and "`stillmap task resume` brings it back" in text, text)
+    test.expect_suspended(program.pid)
+    restore = Plugin(test)
+    expect(restore.call("init", RESTORE) == 0, restore.log)
+    restore.call("exit", RESTORE, 0)
+    test.wait_until_resumed(program.pid)
+    expect_right(program)
 
 
 @case
@@ -294,7 +314,7 @@ def real(test):
                                   check=False, env={**os.environ, "STILLMAP_CRIU_COMMAND": COMMAND})
             text = log.read_text(encoding="utf-8", errors="replace")
             expect(done.returncode == 0, f"criu {words} failed:\n{text[-2000:]}")
-            expect("is resumed once it runs" in text, f"criu {words} did not call the plugin")
+            expect("is resumed once its process runs" in text, f"criu {words} did not call the plugin")
             if words == ["dump"]:
                 program.wait()
             else:

@@ -122,8 +122,7 @@ static void resume_beside(const struct suspended_task *t, int image_folder) {
   // CRIU and its log may be gone.
   const int log =
       openat(image_folder, resume_log_name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-  dprintf(log, "%s of process %d is not resumed: %s; `stillmap task resume` brings it back\n",
-          t->address, t->pid, text);
+  dprintf(log, "%s is not resumed: %s; `stillmap task resume` brings it back\n", t->address, text);
 }
 
 static void start_resume(struct suspended_task *t) {
@@ -143,7 +142,7 @@ static void start_resume(struct suspended_task *t) {
   if (child > 0) {
     while (waitpid(child, NULL, 0) < 0 && errno == EINTR) {
     }
-    LOG(log_info, "%s of process %d is resumed once it runs\n", t->address, t->pid);
+    LOG(log_info, "%s is resumed once its process runs\n", t->address);
   } else {
     LOG(log_error, "no process to resume %s: %s; `stillmap task resume` brings it back\n",
         t->address, strerror(errno));
