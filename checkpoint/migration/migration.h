@@ -16,6 +16,7 @@
 
 #include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/common/restored_memory.h"
+#include "stillmap/checkpoint/migration/group.h"
 #include "stillmap/checkpoint/migration/record.h"
 #include "stillmap/checkpoint/migration/transport.h"
 #include "stillmap/vmm/device.h"
@@ -31,10 +32,12 @@ enum class step {
   prepared,             // the destination has reserved the addresses
   channels_open,        // all data channels are open
   copied,               // one round of copying is complete; repeats
+  ready,                // of a group only: the task could be stopped now, and waits for the others
   quiesced,             // the task has stopped
   sealed,               // all contents and their digests are sent
   verified,             // the destination's contents match the digests
   intent_recorded,      // the transfer is on record: the destination's record decides from here on
+  group_committed,      // of a group only: all its tasks move
   commit_sent,          // the commit message is sent
   ownership_confirmed,  // the destination owns the task
   released,             // the memory is unmapped at the source
@@ -113,6 +116,9 @@ struct send_options {
   // resolve(): the destination's certificate has been replaced since the task was sent to it.
   // Otherwise only the same certificate's answer decides.
   bool certificate_replaced = false;
+  // Moves the task only if all tasks of the group move. It is stopped once the group is `stopping`, and its intent lets
+  // the group decide. resolve() needs it, too, if the record names a group.
+  group_membership group{};
   // Of the record. Its lock is the system's.
   checkpoint::file_system *files = &checkpoint::file_system::system();
 };
@@ -120,8 +126,9 @@ struct send_options {
 enum class owner {
   source,       // the memory is unchanged here; `failure` says why
   destination,  // the memory has moved: nothing is mapped at its addresses here
-  in_doubt,  // the intent is on record, and the destination is unreachable: the task stays stopped
-             // until resolve() has learned the outcome
+  in_doubt,  // the intent is on record, and the destination, or the group's decider, is unreachable: the
+  // task stays stopped until resolve() has learned the outcome. Or its group has moved without
+  // it, and its memory is here: resolve() sends it again
 };
 
 struct sent_memory {

@@ -22,6 +22,8 @@ namespace {
 
 // The first message of a connection, and a commit.
 constexpr std::uint64_t max_request_bytes = 4096;
+// How often the state of a group is read while a member waits for it.
+constexpr std::chrono::milliseconds group_interval{10};
 
 // "192.0.2.7:4711" without the port.
 std::string host_of(const std::string &address) {
@@ -174,6 +176,8 @@ class receiver::core {
         return join_session(with, first->body);
       case kind::query:
         return answer_query(with, first->body);
+      case kind::group:
+        return answer_group(with, first->body);
       default:
         return refuse(with, errc::corrupt, "a connection cannot begin with this message");
     }
@@ -276,6 +280,34 @@ class receiver::core {
     }
     const lock_guard lock(mutex_);
     leave(asked);
+  }
+
+  // Advances the state of a group, and replies with it.
+  void answer_group(channel &with, std::span<const std::byte> body) {
+    const auto q = decode_group_query(body);
+    if (!q) return refuse(with, q.error());
+    const auto began = std::chrono::steady_clock::now();
+    const auto advance = [&] {
+      return advance_group(options_.records, q->group, q->to, *options_.files);
+    };
+    // Busy: another connection, or process, holds the file for a moment.
+    const auto is_over = [&](const result<group_state> &now) {
+      const bool busy = !now && now.error().is(errc::busy);
+      const auto wait = busy ? max_group_wait_ms : q->wait_ms;
+      return now ? *now != q->seen || waited(began, wait) : !busy || waited(began, wait);
+    };
+    auto now = advance();
+    while (!is_over(now) && !stops_within(group_interval)) now = advance();
+    if (!now) return refuse(with, now.error());
+    (void)send(with, kind::group_result, {}, options_.timeout, static_cast<std::uint64_t>(*now));
+  }
+
+  static bool waited(std::chrono::steady_clock::time_point since, std::uint32_t ms) {
+    return std::chrono::steady_clock::now() - since >= std::chrono::milliseconds(ms);
+  }
+  bool stops_within(std::chrono::milliseconds time) STILLMAP_EXCLUDES(mutex_) {
+    unique_lock lock(mutex_);
+    return changed_.wait_for(lock, time, [this]() STILLMAP_REQUIRES(mutex_) { return stopping_; });
   }
 
   void receive_commit(channel &with, const std::shared_ptr<session> &asked)

@@ -109,6 +109,15 @@ bool parse_transfer(std::string_view text, incoming_transfer &into) {
          parse_name(text.substr(second + 1), transfer_names, into.state);
 }
 
+// "GROUP CERTIFICATE ADDRESS"
+bool parse_reference(std::string_view text, group_reference &into) {
+  const std::size_t first = text.find(' '), second = text.find(' ', first + 1);
+  if (first == std::string_view::npos || second == std::string_view::npos) return false;
+  into.certificate = text.substr(first + 1, second - first - 1);
+  into.address = text.substr(second + 1);
+  return parse_hex(text.substr(0, first), into.id) && !into.id.is_zero();
+}
+
 // What keep_locked() keeps.
 struct kept_record {
   record_file file;
@@ -141,6 +150,10 @@ std::string to_text(const record &r) {
   field("contents", r.contents.text());
   field("peer", one_line(r.peer));
   field("certificate", one_line(r.certificate));
+  if (!r.group.id.is_zero()) {
+    field("group", r.group.id.text() + ' ' + one_line(r.group.certificate) + ' ' +
+                       one_line(r.group.address));
+  }
   for (const incoming_transfer &t : r.transfers) {
     field("transfer", t.session.text() + ' ' + std::to_string(t.epoch) + ' ' + name_of(t.state));
   }
@@ -179,6 +192,10 @@ std::optional<record> parse_record(const std::string &text) {
   }
   r.peer = peer;
   r.certificate = certificate;
+  std::string_view group;
+  if (left.starts_with("group ") && (!field("group", group) || !parse_reference(group, r.group))) {
+    return std::nullopt;
+  }
   while (!left.empty()) {
     if (!field("transfer", transfer) || !parse_transfer(transfer, r.transfers.emplace_back())) {
       return std::nullopt;

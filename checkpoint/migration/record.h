@@ -12,6 +12,7 @@
 #include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/base/fixed_bytes.h"
 #include "stillmap/checkpoint/image/digest.h"
+#include "stillmap/checkpoint/migration/group.h"
 
 namespace stillmap::migration {
 
@@ -56,6 +57,9 @@ struct record {
   // Of `intent`: SHA-256 of the certificate of the machine that the task was sent to, in
   // hexadecimal. No other machine's answer decides.
   std::string certificate{};
+  // Of `intent`: the group that decides whether the task moves. Of `owner`: the group has moved without this task, which
+  // must not run here: it can only be sent again.
+  group_reference group{};
   // Transfers to this machine, the oldest first, at most max_transfers. A source that asks for the
   // outcome of a transfer that is not among them gets no outcome.
   std::vector<incoming_transfer> transfers{};

@@ -4,6 +4,7 @@
 #include "stillmap/checkpoint/common/tag_lease.h"
 #include "stillmap/checkpoint/common/wait_idle.h"
 #include "stillmap/checkpoint/image/image_set.h"
+#include "stillmap/checkpoint/migration/internal/group_member.h"
 #include "stillmap/checkpoint/migration/internal/precopy.h"
 #include "stillmap/checkpoint/migration/internal/progress_reporter.h"
 #include "stillmap/checkpoint/migration/internal/source_connections.h"
@@ -68,20 +69,43 @@ class sender::core {
     return outcome_now();
   }
 
+  // A task that its group has left behind has one way only.
+  sent_memory send_again(transport &to) {
+    connections_.reset();
+    memory_.reset();
+    record_.reset();
+    group_.reset();
+    out_.owner = owner::source;
+    const status s = with_host_memory([&] { return attempt(to); });
+    if (!s) keep(s.error());
+    return outcome_now();
+  }
+
   sent_memory resolve(transport &to) {
     const auto fail = [this](const error &e) {
       out_.failure = e;
       return outcome_now();
     };
+    if (left_behind_ && out_.owner == owner::in_doubt) return send_again(to);
     if (!record_) {
       const status s = with_host_memory([&] { return open_record(); });
       if (!s) return fail(s.error());
     }
     if (mine_.state != ownership::intent) {
       out_.owner = mine_.state == ownership::released ? owner::destination : owner::source;
+      if (mine_.state == ownership::owner && !mine_.group.id.is_zero()) return fail(lost());
       return fail(make_error(errc::invalid_argument,
                              "the ownership of this task is not in doubt (its epoch)", mine_.epoch)
                       .value());
+    }
+    if (!mine_.group.id.is_zero() && !group_) {
+      if (options_.group.decider == nullptr) {
+        const error e = make_error(errc::invalid_argument,
+                                   "a group decides whether this task moves: ask its decider")
+                            .value();
+        return fail(e.about(mine_.group.address));
+      }
+      group_.emplace(options_.group, mine_.group, options_.timeout);
     }
     out_.owner = owner::in_doubt;
     out_.task = mine_.task;
@@ -103,6 +127,12 @@ class sender::core {
     if (mine_.state != ownership::owner && mine_.state != ownership::running) {
       return make_error(errc::busy, "this machine does not own the task, by its record (its epoch)",
                         mine_.epoch);
+    }
+    left_behind_ = left_behind_ || !mine_.group.id.is_zero();
+    if (!left_behind_ && !options_.group.id.is_zero()) {
+      group_member joining(options_.group, {}, options_.timeout);
+      STILLMAP_RETURN_IF_ERROR(joining.join());
+      group_.emplace(std::move(joining));
     }
     STILLMAP_ASSIGN_OR_RETURN(const image::digest_key key, image::make_digest_key());
     memory_.emplace(device_, tags_, options_.chunk_bytes, key);
@@ -157,12 +187,13 @@ class sender::core {
     const status copied = with_host_memory([&] { return copy.copy_while_running(); });
     throttled_ = copy.throttled();
     if (!copied) return copied;
+    if (group_) STILLMAP_RETURN_IF_ERROR(await_others(copy));
     reporter_.stopping();
     if (options_.cancel.stop_requested()) {
       return make_error(errc::operation_canceled, "stop requested");
     }
-    stopped_at_ = clock::now();
-    if (options_.quiesce) {
+    if (!stopped_) stopped_at_ = clock::now();
+    if (options_.quiesce && !stopped_) {
       stopped_ = true;
       STILLMAP_RETURN_IF_ERROR(options_.quiesce());
     }
@@ -172,9 +203,23 @@ class sender::core {
     return copy.copy_rest();
   }
 
+  // Until all tasks of the group can be stopped.
+  status await_others(precopy &copy) {
+    reached(step::ready);
+    for (;;) {
+      STILLMAP_ASSIGN_OR_RETURN(const bool all_ready, group_->may_stop());
+      if (all_ready) return {};
+      if (options_.cancel.stop_requested()) {
+        return make_error(errc::operation_canceled, "stop requested");
+      }
+      STILLMAP_RETURN_IF_ERROR(copy.copy_again());
+    }
+  }
+
   // The destination has all contents, and awaits the commit.
   status transfer_ownership(transport &to) {
     record next = mine_;
+    if (group_) next.group = group_->reference();
     next.state = ownership::intent;
     next.session = connections_->session();
     next.peer = to_.address + ' ' + to_.name;
@@ -189,6 +234,20 @@ class sender::core {
     mine_ = std::move(next);
     out_.owner = owner::in_doubt;
     reached(step::intent_recorded);
+    if (group_) {
+      const auto decided = with_host_memory([&] {
+        return group_->await_decision(options_.cancel, [&] { return !connections_->is_alive(); });
+      });
+      if (!decided) {
+        out_.failure = decided.error();
+        return {};
+      }
+      if (*decided == group_state::aborted) {
+        take_back();
+        return tl::unexpected(*out_.failure);
+      }
+      group_committed();
+    }
     const status sent = connections_->commit(query());
     reached(step::commit_sent);
     if (sent) {
@@ -210,6 +269,56 @@ class sender::core {
     mine_ = {};
   }
 
+  // All tasks of the group move.
+  void group_committed() {
+    group_is_committed_ = true;
+    reached(step::group_committed);
+  }
+
+  // No task of the group moves. The destination has received no commit, and nobody will send it one.
+  void take_back() noexcept {
+    mine_.state = ownership::owner;
+    mine_.certificate.clear();
+    mine_.group = {};
+    out_.owner = owner::source;
+    out_.failure = make_error(errc::operation_canceled,
+                              "the group was aborted: another of its tasks cannot move, or it was "
+                              "not decided in time")
+                       .value();
+    restore_record();
+  }
+
+  // The destination never had the task: it is here, under a newer epoch.
+  void refused() noexcept {
+    mine_.state = ownership::owner;
+    mine_.certificate.clear();
+    mine_.epoch += 1 + epochs_of_a_refusal;
+    out_.epoch = mine_.epoch;
+    if (group_is_committed_) {
+      // Its record names the group still, so no other process runs it either.
+      left_behind_ = true;
+      out_.failure = left_behind();
+    } else {
+      out_.owner = owner::source;
+    }
+    restore_record();
+  }
+
+  static error left_behind() {
+    return make_error(errc::busy,
+                      "the group has moved, and this task's destination ended before it had the "
+                      "task, which is stopped here: start a receiver there, and resolve, which "
+                      "sends the task again")
+        .value();
+  }
+
+  static error lost() {
+    return make_error(errc::not_supported,
+                      "the group has moved without this task, and the process that had its memory "
+                      "has ended: restore the task from an image")
+        .value();
+  }
+
   outcome_query query() const { return {mine_.task, mine_.session, mine_.epoch + 1}; }
 
   // After the intent is on record: asks until the destination replies, or resolve_timeout has
@@ -221,25 +330,37 @@ class sender::core {
     const auto until = clock::now() + options_.resolve_timeout;
     for (auto delay = std::chrono::milliseconds(50);;
          delay = std::min(delay * 2, std::chrono::milliseconds(1000))) {
-      const auto reply =
-          with_host_memory([&] { return ask_outcome(to, query(), expected, options_.timeout); });
-      if (reply && *reply == outcome::owner) {
-        release();
-        return;
-      }
+      const bool last = clock::now() + delay > until;
+      const auto reply = with_host_memory([&] { return ask_once(to, expected, last); });
       if (reply) {
-        mine_.state = ownership::owner;
-        mine_.certificate.clear();
-        mine_.epoch += 1 + epochs_of_a_refusal;
-        out_.epoch = mine_.epoch;
-        out_.owner = owner::source;
-        restore_record();
+        if (*reply == outcome::owner) release();
+        // Else the group has not moved, or the destination has never had the task.
+        if (*reply == outcome::refused && is_of_group() && !group_is_committed_)
+          take_back();
+        else if (*reply == outcome::refused)
+          refused();
         return;
       }
       out_.failure = reply.error();
-      if (clock::now() + delay > until) return;
+      if (last) return;
       std::this_thread::sleep_for(delay);
     }
+  }
+
+  bool is_of_group() const { return group_.has_value(); }
+
+  // The group's decision first, without which nobody commits. `last`: aborts a group that has none.
+  result<outcome> ask_once(transport &to, std::string_view certificate, bool last) {
+    if (group_ && !group_is_committed_) {
+      STILLMAP_ASSIGN_OR_RETURN(const group_state now,
+                                group_->ask(last ? group_state::aborted : group_state::open));
+      if (now == group_state::aborted) return outcome::refused;
+      if (now != group_state::committed) {
+        return make_error(errc::busy, "the group is not decided yet");
+      }
+      group_committed();
+    }
+    return ask_outcome(to, query(), certificate, options_.timeout);
   }
 
   // The destination owns the task.
@@ -250,6 +371,7 @@ class sender::core {
     if (stopped_at_ != clock::time_point()) out_.downtime = since(stopped_at_);
     reached(step::ownership_confirmed);
     mine_.state = ownership::released;
+    mine_.group = {};
     // If the record cannot be written, `intent` stays on disk, and resolve() finds the same
     // outcome.
     if (const status s = record_->write(mine_); !s) report_background_error(s.error());
@@ -288,10 +410,15 @@ class sender::core {
     memory_.reset();
     record_.reset();
     out_.failure = why;
+    if (left_behind_) {
+      out_.owner = owner::in_doubt;
+      return;
+    }
     if (throttled_) options_.throttle(0);
     throttled_ = false;
     if (stopped_ && options_.resume) options_.resume();
     stopped_ = false;
+    if (group_) group_->abort();
   }
 
   // Without the peer where the host has no memory for its name: the outcome matters more.
@@ -319,6 +446,10 @@ class sender::core {
   std::optional<source_connections> connections_;
   sent_memory out_;   // without the peer, so that copying it allocates nothing
   peer_identity to_;  // the peer
+  std::optional<group_member> group_;
+  bool group_is_committed_ = false;
+  // The group has moved, and this task's destination never had it: it must not run here.
+  bool left_behind_ = false;
   bool stopped_ = false, throttled_ = false;
   clock::time_point began_, stopped_at_;
   progress_reporter reporter_{options_.on_progress};

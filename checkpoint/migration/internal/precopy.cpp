@@ -56,6 +56,13 @@ status precopy::copy_while_running() {
   }
 }
 
+status precopy::copy_again() {
+  if (!can_detect_changes_ || from_.chunks().empty()) return {};
+  STILLMAP_RETURN_IF_ERROR(update_layout(true));
+  STILLMAP_ASSIGN_OR_RETURN([[maybe_unused]] const std::size_t sent, copy_changes(true));
+  return {};
+}
+
 result<bool> precopy::another_round(const downtime_estimate &e, std::size_t sent) {
   if (e.seconds() <= max_downtime()) return false;
   const bool stop_and_copy = options_.on_no_convergence == no_convergence::stop_and_copy;

@@ -26,6 +26,9 @@ class precopy {
   //         in ms), not_supported (the device cannot detect changes), both only with
   //         no_convergence::cancel; corrupt, those of the connections, the driver's.
   status copy_while_running();
+  // Copies what a task that could be stopped has changed meanwhile.
+  // Errors: as above.
+  status copy_again();
   // Copies what has changed since.
   // Requires: the task has stopped.
   // Ensures:  success: the destination has verified all contents.

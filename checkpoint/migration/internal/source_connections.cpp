@@ -248,6 +248,13 @@ status source_connections::commit(const outcome_query &q) noexcept {
   return with_host_memory([&] { return commit_on(control(), q, options_.timeout); });
 }
 
+bool source_connections::is_alive() noexcept {
+  std::byte none[1];
+  const status s =
+      with_host_memory([&] { return control().receive(none, std::chrono::milliseconds(1)); });
+  return !s && s.error().is(errc::busy);
+}
+
 void source_connections::discard() noexcept {
   const lock_guard lock(shutdown_mutex_);
   if (control_ == nullptr || shut_down_) return;

@@ -65,6 +65,8 @@ class source_connections {
   result<std::vector<std::uint64_t>> seal(const source_memory &from);
   // Sends the commit. After an error it is unknown whether the destination has received it.
   status commit(const outcome_query &q) noexcept;
+  // Whether the destination keeps the control connection, where it has nothing to say.
+  bool is_alive() noexcept;
   // Tells the destination that the source keeps the task. Best effort.
   void discard() noexcept;
 

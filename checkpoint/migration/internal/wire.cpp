@@ -34,6 +34,13 @@ void fields(Wire &w, checkpoint::field_of<Wire, outcome_query> &q) {
 }
 
 template <class Wire>
+void fields(Wire &w, checkpoint::field_of<Wire, group_query> &q) {
+  w(q.group.bytes, checkpoint::up_to(q.to, group_state::aborted),
+    checkpoint::up_to(q.seen, group_state::aborted), q.wait_ms);
+  w.check(!q.group.is_zero() && q.wait_ms <= max_group_wait_ms);
+}
+
+template <class Wire>
 void fields(Wire &w, checkpoint::field_of<Wire, session_id> &s) {
   w(s.bytes);
 }
@@ -85,7 +92,7 @@ result<header> decode_header(std::span<const std::byte, header::bytes> from) {
     return make_error(errc::not_supported, "the peer speaks another version of the protocol", of,
                       version);
   }
-  if (what < 1 || what > static_cast<std::uint16_t>(kind::refusal)) {
+  if (what < 1 || what > static_cast<std::uint16_t>(kind::group_result)) {
     return malformed("unknown kind of message");
   }
   h.what = static_cast<kind>(what);
@@ -96,6 +103,9 @@ std::vector<std::byte> encode(const hello &h) {
   return encode_fields(h);
 }
 std::vector<std::byte> encode(const outcome_query &q) {
+  return encode_fields(q);
+}
+std::vector<std::byte> encode(const group_query &q) {
   return encode_fields(q);
 }
 std::vector<std::byte> encode(const session_id &s) {
@@ -113,6 +123,9 @@ result<hello> decode_hello(std::span<const std::byte> from) {
 }
 result<outcome_query> decode_outcome_query(std::span<const std::byte> from) {
   return decode_fields<outcome_query>(from, "malformed outcome query or commit");
+}
+result<group_query> decode_group_query(std::span<const std::byte> from) {
+  return decode_fields<group_query>(from, "malformed query of a group");
 }
 result<session_id> decode_session(std::span<const std::byte> from) {
   return decode_fields<session_id>(from, "malformed session id");

@@ -9,6 +9,7 @@
 
 #include "stillmap/checkpoint/common/layout_wire.h"
 #include "stillmap/checkpoint/image/digest.h"
+#include "stillmap/checkpoint/migration/group.h"
 #include "stillmap/checkpoint/migration/record.h"
 #include "stillmap/checkpoint/migration/transport.h"
 
@@ -33,6 +34,8 @@ enum class kind : std::uint16_t {
   query,           // first on a channel: asks for the outcome of a session
   query_result,    // the reply: an outcome
   refusal,         // an error
+  group,           // first on a channel: asks for the state of a group, or advances it
+  group_result,    // the reply: its state
 };
 
 struct header {
@@ -77,9 +80,19 @@ enum class outcome : std::uint32_t {
   refused,          // the destination does not own the task, and never will in this session
 };
 
+// docs/migration_groups.md
+struct group_query {
+  group_id group;
+  group_state to = group_state::open;    // what its state shall be, if that follows
+  group_state seen = group_state::open;  // the reply waits for another state,
+  std::uint32_t wait_ms = 0;             // so long at most
+};
+inline constexpr std::uint32_t max_group_wait_ms = 1000;
+
 std::vector<std::byte> encode(const hello &h);
 std::vector<std::byte> encode(const layout_message &l);
 std::vector<std::byte> encode(const outcome_query &q);
+std::vector<std::byte> encode(const group_query &q);
 std::vector<std::byte> encode(const session_id &s);
 std::vector<std::byte> encode(const std::vector<std::uint64_t> &numbers);
 std::vector<std::byte> encode(const std::vector<image::digest> &digests);
@@ -88,6 +101,7 @@ std::vector<std::byte> encode(const std::vector<image::digest> &digests);
 result<hello> decode_hello(std::span<const std::byte> from);
 result<layout_message> decode_layout_message(std::span<const std::byte> from);
 result<outcome_query> decode_outcome_query(std::span<const std::byte> from);
+result<group_query> decode_group_query(std::span<const std::byte> from);
 result<session_id> decode_session(std::span<const std::byte> from);
 result<std::vector<std::uint64_t>> decode_numbers(std::span<const std::byte> from);
 result<std::vector<image::digest>> decode_digests(std::span<const std::byte> from);

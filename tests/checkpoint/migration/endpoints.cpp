@@ -121,6 +121,10 @@ std::unique_ptr<acceptor> acceptor_at(const test_site &m, const char *end) {
   return out;
 }
 
+bool is_of_groups(step s) {
+  return s == step::ready || s == step::group_committed;
+}
+
 void die_at(step s) {
   handoff::testing::die_if_told(static_cast<handoff::step>(s));
 }

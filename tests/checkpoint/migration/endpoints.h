@@ -50,6 +50,9 @@ std::unique_ptr<transport> transport_between(const test_site &m, const char *fro
 std::unique_ptr<acceptor> at_destination(const test_site &m);
 std::unique_ptr<acceptor> acceptor_at(const test_site &m, const char *end);
 
+// Whether a source takes this step only if its task moves with a group.
+bool is_of_groups(step s);
+
 // Kills this process if it was started to die at this step.
 void die_at(step s);
 

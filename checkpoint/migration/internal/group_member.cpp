@@ -1,0 +1,65 @@
+#include "stillmap/checkpoint/migration/internal/group_member.h"
+
+#include <thread>
+
+#include "stillmap/vmm/base/try.h"
+
+namespace stillmap::migration {
+namespace {
+
+// The decider holds a reply back for so long. Between two, a task that runs is copied again, and one that is stopped
+// looks whether its destination lives.
+constexpr std::chrono::milliseconds held_back{200};
+constexpr std::chrono::milliseconds between_attempts{50};
+
+}  // namespace
+
+status group_member::join() {
+  if (to_.decider == nullptr) {
+    return make_error(errc::invalid_argument, "the group has no decider to ask");
+  }
+  of_ = {to_.id, {}, to_.address};
+  STILLMAP_ASSIGN_OR_RETURN(const group_state now,
+                            advance_group(*to_.decider, of_.id, group_state::open, {}, timeout_,
+                                          group_state::open, {}, &of_.certificate));
+  if (now == group_state::open) return {};
+  const auto e = make_error(errc::busy, "the group takes no further task: begin a new one");
+  return tl::unexpected(e.value().with({.found = name_of(now)}));
+}
+
+result<group_state> group_member::advance(group_state to, group_state seen) {
+  return advance_group(*to_.decider, of_.id, to, of_.certificate, timeout_, seen, held_back);
+}
+
+result<group_state> group_member::ask(group_state to) {
+  return advance_group(*to_.decider, of_.id, to, of_.certificate, timeout_);
+}
+
+result<bool> group_member::may_stop() {
+  const auto now = advance(group_state::open, group_state::open);
+  if (!now) {
+    if (!failing_since_) failing_since_ = clock::now();
+    if (clock::now() - *failing_since_ > timeout_) return tl::unexpected(now.error());
+    pause();
+    return false;
+  }
+  failing_since_.reset();
+  if (*now == group_state::aborted) {
+    return make_error(errc::operation_canceled,
+                      "the group was aborted: another of its tasks cannot move");
+  }
+  return *now != group_state::open;
+}
+
+void group_member::abort() noexcept {
+  report_if_failed([this]() -> status {
+    STILLMAP_RETURN_IF_ERROR(ask(group_state::aborted));
+    return {};
+  }());
+}
+
+void group_member::pause() {
+  std::this_thread::sleep_for(between_attempts);
+}
+
+}  // namespace stillmap::migration
