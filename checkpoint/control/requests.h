@@ -148,6 +148,10 @@ struct migrate_request {
   std::uint64_t bytes_per_second = 0;
   std::chrono::milliseconds timeout{10'000};
   std::chrono::milliseconds resolve_timeout{10'000};
+  // The group that the task moves with, and "host:port" of its decider, to which the same credentials lead. Zero: none.
+  migration::group_id group{};
+  std::string decider{};
+  std::chrono::milliseconds group_timeout = migration::group_membership().timeout;
   bool all = false;
 };
 

@@ -23,6 +23,7 @@ struct executor::active_migration {
   std::unique_ptr<executor::turn> turn;  // destroyed last
   std::vector<std::string> tags;
   std::unique_ptr<migration::transport> to;
+  std::unique_ptr<migration::transport> decider;  // of the group, if there is one
   std::string records;
   bool stopped = false;  // quiesce() has succeeded, and resume_task() has not followed
   // Null once the client has its response.
@@ -85,6 +86,10 @@ result<migration::sent_memory> executor::migrate(
   m->tags = std::move(tags);
   m->to = std::move(to);
   m->records = options.records;
+  if (!r.group.is_zero()) {
+    STILLMAP_ASSIGN_OR_RETURN(m->decider, migration::create_tls_transport(r.decider, credentials));
+    options.group = {r.group, m->decider.get(), r.decider, r.group_timeout};
+  }
   m->on_progress = &on_progress;
   options.cancel = m->turn->cancel().get_token();
   options.quiesce = [this, m = m.get(), cancel = options.cancel] {

@@ -49,6 +49,9 @@ migrate_request a_migration() {
   r.bytes_per_second = 4;
   r.timeout = std::chrono::milliseconds(5);
   r.resolve_timeout = std::chrono::milliseconds(6);
+  r.group.bytes[3] = std::byte{7};
+  r.decider = "host:4712";
+  r.group_timeout = std::chrono::milliseconds(8);
   return r;
 }
 
@@ -82,6 +85,9 @@ TEST(messages, what_is_written_about_a_migration_is_read_again) {
   EXPECT_EQ(read->task, r.task);
   EXPECT_EQ(read->on_no_convergence, r.on_no_convergence);
   EXPECT_EQ(read->resolve_timeout, r.resolve_timeout);
+  EXPECT_EQ(read->group, r.group);
+  EXPECT_EQ(read->decider, r.decider);
+  EXPECT_EQ(read->group_timeout, r.group_timeout);
 
   migration::progress p;
   p.step = migration::step::sealed;
