@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 
 #include "stillmap/checkpoint/migration/tls.h"
 #include "stillmap/vmm/base/try.h"
@@ -37,6 +38,14 @@ advice advice_of(const migration::record &r, bool locked, const std::string &fol
   const std::string peer = peer_of(r);
   switch (r.state) {
     case ownership::owner:
+      if (!r.group.id.is_zero()) {
+        return {
+            fmt::format("Its group has moved without it, because {} ended before it had it.", peer),
+            locked ? "Start a receiver there, and: stillmap task migrate resolve SOCKET, which "
+                     "sends it "
+                     "again"
+                   : "Its process has ended, so its memory is lost: restore it from an image."};
+      }
       if (locked) return {"A process here owns it.", ""};
       // A source locks its record only while it sends, so its process may well be running.
       return {
@@ -57,6 +66,16 @@ advice advice_of(const migration::record &r, bool locked, const std::string &fol
         return {fmt::format("It is being sent to {}, whose record decides.", peer),
                 "Ask the process for its progress: stillmap task migrate status SOCKET\n"
                 "If it is in doubt: stillmap task migrate resolve SOCKET"};
+      }
+      if (!r.group.id.is_zero()) {
+        return {
+            fmt::format("IN DOUBT: its process ended while it was being sent to {} with a group.\n"
+                        "The group's state at {} decides.",
+                        peer, printable(r.group.address)),
+            fmt::format("Start the receivers there, with the same folders of records, and:\n"
+                        "stillmap task migrate resolve {} --task {} --credentials DIR "
+                        "--peer-fingerprint HEX",
+                        folder, r.task.text())};
       }
       return {fmt::format("IN DOUBT: its process ended while it was being sent to {}.\nIt does not "
                           "run here any more; only that machine knows whether it arrived.",
@@ -154,9 +173,13 @@ outcome<exit_status> process_status(const migrate_status_options &o) {
 outcome<exit_status> resolve_record(const migrate_resolve_options &o,
                                     const migration::task_id &task) {
   STILLMAP_ASSIGN_OR_RETURN(const auto all, about(migration::list_records(o.place), o.place));
-  std::string to = o.to;
+  std::string to = o.to, decider = o.decider;
+  migration::group_reference group;
   for (const record_info &s : all) {
-    if (s.task == task && s.value && to.empty()) to = address_of(s.value->peer);
+    if (s.task != task || !s.value) continue;
+    if (to.empty()) to = address_of(s.value->peer);
+    group = s.value->group;
+    if (decider.empty()) decider = group.address;
   }
   if (to.empty()) {
     return fail(exit_not_found,
@@ -171,6 +194,12 @@ outcome<exit_status> resolve_record(const migrate_resolve_options &o,
   options.task = task;
   options.timeout = options.resolve_timeout = milliseconds_of(o.timeout);
   options.certificate_replaced = o.certificate_replaced;
+  std::unique_ptr<migration::transport> decides;
+  if (!group.id.is_zero()) {
+    STILLMAP_ASSIGN_OR_RETURN(decides,
+                              about(migration::create_tls_transport(decider, identity), decider));
+    options.group = {group.id, decides.get(), decider};
+  }
   migration::sent_memory sent = migration::sender(d, {}, options).resolve(*there);
   if (sent.failure && sent.failure->is(errc::invalid_argument))
     return fail(sent.failure->about(o.place));

@@ -1,12 +1,20 @@
 // stillmap task migrate send and abort.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
+#include <string>
+#include <vector>
+
+#include "stillmap/checkpoint/migration/tls.h"
 
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/progress.h"
 #include "tools/stillmap/common/size.h"
+#include "tools/stillmap/common/text.h"
+#include "tools/stillmap/task/address.h"
 #include "tools/stillmap/task/identity.h"
+#include "tools/stillmap/task/migrate_group.h"
 #include "tools/stillmap/task/request.h"
 
 namespace stillmap::tool {
@@ -86,14 +94,8 @@ class send_view {
   step last_ = step::described;
 };
 
-}  // namespace
-
-outcome<exit_status> run_migrate_send(const migrate_send_options &o) {
-  STILLMAP_RETURN_IF_ERROR(check_identity(o.identity));
-  STILLMAP_ASSIGN_OR_RETURN(const auto id, task_id_of(o.id));
-  STILLMAP_RETURN_IF_ERROR(check_tags(o.task, o.what.tags, o.what.all));
+control::migrate_request request_of(const migrate_send_options &o) {
   control::migrate_request r = o.what;
-  r.task = id;
   r.certificate = certificate_file(o.identity);
   r.key = key_file(o.identity);
   r.authorities = absolute(o.identity.authority);
@@ -103,6 +105,103 @@ outcome<exit_status> run_migrate_send(const migrate_send_options &o) {
   r.max_downtime = std::chrono::milliseconds(o.max_downtime_ms);
   r.timeout = milliseconds_of(o.timeout);
   if (o.on_no_convergence == "cancel") r.on_no_convergence = migration::no_convergence::cancel;
+  return r;
+}
+
+bool has_moved(const moved_task &t) {
+  return t.sent && t.sent->owner == migration::owner::destination;
+}
+bool is_in_doubt(const moved_task &t) {
+  return !t.answered || (t.sent && t.sent->owner == migration::owner::in_doubt);
+}
+error why_not(const moved_task &t) {
+  return t.sent ? t.sent->failure.value_or(error{}) : t.sent.error();
+}
+
+exit_status print_moved(const std::vector<moved_task> &all, bool json) {
+  if (!json) {
+    for (const moved_task &t : all) {
+      fmt::print("stillmap: ok: {}: now owned by {}; {}, downtime {}\n", printable(t.socket),
+                 text_of(t.sent->to), format_bytes(t.sent->bytes),
+                 human_seconds(t.sent->downtime.count()));
+    }
+    return exit_ok;
+  }
+  json_writer out;
+  out.begin_object().begin_array("tasks");
+  for (const moved_task &t : all) {
+    out.begin_object().field("socket", t.socket).field("task", t.sent->task.text());
+    out.field("owner", "destination").field("epoch", t.sent->epoch).field("to", t.sent->to.address);
+    out.field("bytes", t.sent->bytes).field("downtime_seconds", t.sent->downtime.count()).end();
+  }
+  fmt::print("{}", out.end().end().text());
+  return exit_ok;
+}
+
+// The first that failed by itself, and not because another did.
+tl::unexpected<failure> fail_group(const std::vector<moved_task> &all) {
+  const moved_task *first = nullptr;
+  for (const moved_task &t : all) {
+    const bool follows = why_not(t).code == std::errc::operation_canceled;
+    if (!has_moved(t) &&
+        (first == nullptr || (!follows && why_not(*first).code == std::errc::operation_canceled))) {
+      first = &t;
+    }
+  }
+  failure f(why_not(*first).about(first->socket));
+  std::vector<std::string> in_doubt;
+  for (const moved_task &t : all) {
+    if (is_in_doubt(t)) in_doubt.push_back(printable(t.socket));
+  }
+  if (in_doubt.empty()) {
+    f.line += "; no task has moved, and each that lives continues here";
+  } else {
+    f.line = fmt::format(
+        "in doubt: {}; nothing is lost, and these tasks are stopped: {}; once their receivers can "
+        "answer, for each: stillmap task migrate resolve SOCKET",
+        f.line, join(in_doubt, ", "));
+    f.status = exit_in_doubt;
+  }
+  return tl::unexpected(std::move(f));
+}
+
+outcome<exit_status> send_each(const migrate_send_options &o) {
+  if (o.what.all == !o.what.tags.empty())
+    return fail(exit_usage, "either --tag or --all is needed");
+  if (!o.id.empty()) return fail(exit_usage, "--task names one task, and --each means several");
+  STILLMAP_ASSIGN_OR_RETURN(const auto to, receivers_of(o.what.to));
+  STILLMAP_ASSIGN_OR_RETURN(const auto sockets, resolve_tasks(o.task.socket));
+  if (to.size() != sockets.size()) {
+    return fail(exit_usage,
+                fmt::format("{} {} meant, and --to names {}: each needs one of its own",
+                            counted(sockets.size(), "task"), sockets.size() == 1 ? "is" : "are",
+                            counted(to.size(), "receiver")));
+  }
+  STILLMAP_ASSIGN_OR_RETURN(const auto identity, load_identity(o.identity));
+  STILLMAP_ASSIGN_OR_RETURN(const auto decider,
+                            about(migration::create_tls_transport(to[0], identity), to[0]));
+  std::vector<group_task> tasks;
+  for (std::size_t i = 0; i < sockets.size(); ++i) {
+    control::migrate_request r = request_of(o);
+    r.to = to[i];
+    r.decider = to[0];
+    tasks.push_back({sockets[i], std::move(r)});
+  }
+  STILLMAP_ASSIGN_OR_RETURN(const auto all,
+                            migrate_group(tasks, *decider, milliseconds_of(o.within), o.json));
+  if (!std::all_of(all.begin(), all.end(), has_moved)) return fail_group(all);
+  return print_moved(all, o.json);
+}
+
+}  // namespace
+
+outcome<exit_status> run_migrate_send(const migrate_send_options &o) {
+  STILLMAP_RETURN_IF_ERROR(check_identity(o.identity));
+  if (o.each) return send_each(o);
+  STILLMAP_ASSIGN_OR_RETURN(const auto id, task_id_of(o.id));
+  STILLMAP_RETURN_IF_ERROR(check_tags(o.task, o.what.tags, o.what.all));
+  control::migrate_request r = request_of(o);
+  r.task = id;
   result<migration::sent_memory> done;
   {
     send_view view(o.json, r.max_downtime);

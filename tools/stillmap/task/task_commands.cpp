@@ -265,10 +265,20 @@ void add_migrate_send(command &group) {
                 "receive waits. The process runs meanwhile, and stops only for its last changes. "
                 "Interrupting this command cancels the migration, until the intent is on record. "
                 "The process reads the files, with its own rights.");
+  const auto run_it = c.run;
   add_socket(c, o.task.socket);
+  const auto run_at_one = c.run;
+  c.flag("--each", o.each,
+         "every task that is meant, to a receiver of its own: all of them move, or none");
+  c.number("--within", o.within, 0.001, 86400.0, "SECONDS",
+           "with --each: give up if not all can be stopped by then (default: 600)");
+  c.run = [run_it, run_at_one, &o = o] { return o.each ? run_it() : run_at_one(); };
   add_tag_option(c, o.what.tags, tags_help);
   c.flag("--all", o.what.all, "send all memory that has a tag");
-  c.text("--to", o.what.to, "ADDRESS", "the receiver: HOST:PORT").required();
+  c.text("--to", o.what.to, "ADDRESS",
+         "the receiver: HOST:PORT. With --each as many as tasks, in any order, as "
+         "HOST:PORT,HOST:PORT or HOST:PORT-PORT; the first keeps the group's state")
+      .required();
   add_identity(c, o.identity);
   c.text("--records", o.what.records, "DIR",
          "the folder for ownership records, on storage that outlives the process (default: the "
@@ -318,6 +328,10 @@ void add_migrate_resolve(command &group) {
       .required();
   c.text("--task", o.id, "HEX", "the task's id");
   c.text("--to", o.to, "ADDRESS", "its receiver: HOST:PORT (default: the one on record)");
+  c.text(
+      "--decider", o.decider, "ADDRESS",
+      "of a task that moves with a group: HOST:PORT of the receiver that keeps the group's state "
+      "(default: the one on record)");
   add_identity(c, o.identity);
   c.flag("--certificate-replaced", o.certificate_replaced,
          "for a folder: the receiver's certificate was replaced since the task was sent to it");

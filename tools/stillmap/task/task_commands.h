@@ -111,7 +111,8 @@ struct migrate_send_options {
   std::string id, on_no_convergence = "stop";
   double timeout = 10;  // seconds
   int max_downtime_ms = static_cast<int>(control::migrate_request().max_downtime.count());
-  bool json = false;
+  double within = 600;  // seconds, of `each`
+  bool each = false, json = false;
 };
 outcome<exit_status> run_migrate_send(const migrate_send_options &o);
 
@@ -134,7 +135,7 @@ outcome<exit_status> run_migrate_status(const migrate_status_options &o);
 outcome<exit_status> run_migrate_abort(const task_status_options &o);
 
 struct migrate_resolve_options {
-  std::string place, to, id;
+  std::string place, to, id, decider;
   identity_options identity;
   driver_options driver;
   double timeout = 10;  // seconds

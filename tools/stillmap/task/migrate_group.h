@@ -1,0 +1,37 @@
+// Migrations of several tasks as one group: all of them move, or none.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "stillmap/checkpoint/control/client.h"
+#include "stillmap/checkpoint/migration/group.h"
+#include "tools/stillmap/common/outcome.h"
+
+namespace stillmap::tool {
+
+struct group_task {
+  std::string socket;
+  control::migrate_request request;  // without its group
+};
+
+struct moved_task {
+  std::string socket;
+  result<migration::sent_memory> sent;
+  bool answered = false;  // no: its process stands still, or does not come to an end
+};
+
+// "host:4711-4714,other:4711" as five addresses. Errors: exit_usage.
+outcome<std::vector<std::string>> receivers_of(const std::string &text);
+
+// Asks each task, by a thread of its own, to migrate with the others, and decides for all: they stop once all can be
+// stopped, and move once the intents of all are on record. The first one's receiver keeps the group's state.
+// `within`: until when all can be stopped, and again until when what is in doubt is asked for.
+// Ensures: unless one is in doubt, all of them have moved, or none.
+// Errors:  nothing was asked.
+outcome<std::vector<moved_task>> migrate_group(const std::vector<group_task> &tasks,
+                                               migration::transport &decider,
+                                               std::chrono::milliseconds within, bool silent);
+
+}  // namespace stillmap::tool
