@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the models of docs/models/ with SPIN: of ownership, migration.pml and handoff.pml, and of who gets memory of
-a shared limit, admission.pml.
+"""Checks the models of docs/models/ with SPIN: of ownership, migration.pml, group.pml and handoff.pml, and of who gets
+memory of a shared limit, admission.pml.
 
   1. The protocol as it is: every state within the bounds is searched, and every property holds.
   2. The protocol without one of its rules, as it once was: SPIN finds what goes wrong.
@@ -23,7 +23,7 @@ import typing
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MIGRATION, HANDOFF = ROOT / "docs/models/migration.pml", ROOT / "docs/models/handoff.pml"
-ADMISSION = ROOT / "docs/models/admission.pml"
+ADMISSION, GROUP = ROOT / "docs/models/admission.pml", ROOT / "docs/models/group.pml"
 DRIVER = ROOT / "bazel-bin/hostcuda/libcuda.so.1"
 
 # What is left out, and with which bounds: the rules of the models' head comments.
@@ -33,6 +33,7 @@ PROTOCOL = [
      "migration: the destination's records are restored from a copy; the epochs differ"),
     (MIGRATION, ["CRASHES=0", "DELETIONS=1"],
      "migration: the lock file of a record is deleted while a process holds it"),
+    (GROUP, ["N=4", "CRASHES=2"], "group: four tasks, two ends of processes"),
     (HANDOFF, [], "handoff: either process dies at any moment"),
     (HANDOFF, ["LIES"], "handoff: the receiver writes into the word before the offer"),
     (ADMISSION, ["STARTS=3", "LIMIT=2", "HOLD"], "admission: three requests beside held memory"),
@@ -59,6 +60,7 @@ PROTOCOL = [
 # What takes minutes: with --deep.
 DEEP = [
     (MIGRATION, ["CRASHES=1", "DELETIONS=1"], "migration: the same, and one crash"),
+    (GROUP, ["N=4", "CRASHES=3"], "group: four tasks, three ends of processes"),
     (ADMISSION, ["STARTS=3", "LIMIT=3", "HOLD"], "admission: three requests for three units"),
     (ADMISSION, ["STARTS=4", "LIMIT=3", "PRIORITY=1", "DEADLINES"],
      "admission: two priorities, with deadlines and three units"),
@@ -69,6 +71,7 @@ DEEP = [
     (ADMISSION, ["LIVE", "LIMIT=3"], "admission: every wait ends, with three units"),
 ]
 TWO_OWNERS, IN_DOUBT = "two owners", "in doubt for ever"
+HALF = "some tasks of a group move, and others stay"
 BEYOND_LIMIT, NO_MINIMUM = "more than the limit is reserved", "a request within the minimum is refused"
 DELAYED, OVERTAKEN = "a wait is delayed by one that comes later", "a wait is overtaken too often"
 TAKEN = "evictable memory is taken from one that waits longer"
@@ -81,6 +84,11 @@ BROKEN = [
     (MIGRATION, ["LOCKED_READS", "CRASHES=2"], IN_DOUBT),
     (MIGRATION, ["SAME_EPOCH", "RESTORED", "CRASHES=1"], TWO_OWNERS),
     (MIGRATION, ["UNCHECKED", "DELETIONS=1", "CRASHES=0"], TWO_OWNERS),
+    (GROUP, ["NO_INTENTS"], HALF),
+    (GROUP, ["OVERWRITTEN"], HALF),
+    (GROUP, ["OWN_DECISION"], TWO_OWNERS),
+    (GROUP, ["RESUMED"], HALF),
+    (GROUP, ["PATIENT"], IN_DOUBT),
     (HANDOFF, ["IMPATIENT"], TWO_OWNERS),
     (HANDOFF, ["BELIEVES"], TWO_OWNERS),
     (HANDOFF, ["NO_WORD"], TWO_OWNERS),
@@ -102,6 +110,7 @@ BROKEN = [
 # What a violated assertion says: a part of its text.
 MEANINGS = {
     MIGRATION: [("state[", IN_DOUBT), ("", TWO_OWNERS)],
+    GROUP: [("stays", HALF), ("record[", IN_DOUBT), ("", TWO_OWNERS)],
     HANDOFF: [("", TWO_OWNERS)],
     ADMISSION: [("acceptance cycle", NO_END), ("granted", NO_MINIMUM), ("delays[", OVERTAKEN),
                 ("kind[", TAKEN), ("ticket[", DELAYED), ("reserved[0]+reserved[1]", BEYOND_LIMIT)],
