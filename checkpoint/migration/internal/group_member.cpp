@@ -7,6 +7,11 @@
 namespace stillmap::migration {
 namespace {
 
+tl::unexpected<error> group_aborted() {
+  return make_error(errc::operation_canceled,
+                    "the group was aborted: another of its tasks cannot move");
+}
+
 // The decider holds a reply back for so long. Between two, a task that runs is copied again, and one that is stopped
 // looks whether its destination lives.
 constexpr std::chrono::milliseconds held_back{200};
@@ -23,6 +28,7 @@ status group_member::join() {
                             advance_group(*to_.decider, of_.id, group_state::open, {}, timeout_,
                                           group_state::open, {}, &of_.certificate));
   if (now == group_state::open) return {};
+  if (now == group_state::aborted) return group_aborted();
   const auto e = make_error(errc::busy, "the group takes no further task: begin a new one");
   return tl::unexpected(e.value().with({.found = name_of(now)}));
 }
@@ -45,8 +51,7 @@ result<bool> group_member::may_stop() {
   }
   failing_since_.reset();
   if (*now == group_state::aborted) {
-    return make_error(errc::operation_canceled,
-                      "the group was aborted: another of its tasks cannot move");
+    return group_aborted();
   }
   return *now != group_state::open;
 }

@@ -48,7 +48,7 @@ class group_run {
     }
   }
 
-  std::vector<moved_task> run() {
+  moved_group run() {
     {
       std::vector<std::jthread> threads;
       for (std::size_t i = 0; i < tasks_.size(); ++i) {
@@ -58,8 +58,9 @@ class group_run {
       give_up_later();
     }
     resolve();
-    std::vector<moved_task> out;
-    for (member &m : members_) out.push_back({m.socket, std::move(m.sent), m.answered});
+    moved_group out;
+    out.aborted = state_ == group_state::aborted;
+    for (member &m : members_) out.tasks.push_back({m.socket, std::move(m.sent), m.answered});
     return out;
   }
 
@@ -122,7 +123,10 @@ class group_run {
   // Every task answers soon after the decision, unless its process stands still.
   void give_up_later() {
     std::unique_lock lock(mutex_);
-    (void)changed_.wait_for(lock, std::max(within_, tasks_.front().request.group_timeout), [this] {
+    const auto &r = tasks_.front().request;
+    const auto time =
+        state_ == group_state::aborted ? r.timeout : std::max(within_, r.group_timeout);
+    (void)changed_.wait_for(lock, time, [this] {
       return std::all_of(members_.begin(), members_.end(), [](const member &m) { return m.ended; });
     });
     given_up_.request_stop();
@@ -136,6 +140,7 @@ class group_run {
     for (;;) {
       const auto now =
           migration::advance_group(decider_, id_, to, {}, tasks_.front().request.timeout);
+      if (now) state_ = *now;
       if (now) return *now == to;
       if (clock::now() > until) return false;
       std::this_thread::sleep_for(resolve_interval);
@@ -164,6 +169,7 @@ class group_run {
   const migration::group_id id_;
   const std::chrono::milliseconds within_;
   const bool silent_;
+  group_state state_ = group_state::open;  // as last seen
   std::stop_source given_up_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -190,9 +196,9 @@ outcome<std::vector<std::string>> receivers_of(const std::string &text) {
   return out;
 }
 
-outcome<std::vector<moved_task>> migrate_group(const std::vector<group_task> &tasks,
-                                               migration::transport &decider,
-                                               std::chrono::milliseconds within, bool silent) {
+outcome<moved_group> migrate_group(const std::vector<group_task> &tasks,
+                                   migration::transport &decider, std::chrono::milliseconds within,
+                                   bool silent) {
   if (tasks.size() > max_group_tasks) {
     return fail(exit_usage, fmt::format("{} tasks are meant, and a group has at most {}",
                                         tasks.size(), max_group_tasks));

@@ -22,6 +22,11 @@ struct moved_task {
   bool answered = false;  // no: its process stands still, or does not come to an end
 };
 
+struct moved_group {
+  std::vector<moved_task> tasks;
+  bool aborted = false;  // no task moves, whatever comes of those that have not answered
+};
+
 // "host:4711-4714,other:4711" as five addresses. Errors: exit_usage.
 outcome<std::vector<std::string>> receivers_of(const std::string &text);
 
@@ -30,8 +35,8 @@ outcome<std::vector<std::string>> receivers_of(const std::string &text);
 // `within`: until when all can be stopped, and again until when what is in doubt is asked for.
 // Ensures: unless one is in doubt, all of them have moved, or none.
 // Errors:  nothing was asked.
-outcome<std::vector<moved_task>> migrate_group(const std::vector<group_task> &tasks,
-                                               migration::transport &decider,
-                                               std::chrono::milliseconds within, bool silent);
+outcome<moved_group> migrate_group(const std::vector<group_task> &tasks,
+                                   migration::transport &decider, std::chrono::milliseconds within,
+                                   bool silent);
 
 }  // namespace stillmap::tool

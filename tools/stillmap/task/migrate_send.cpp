@@ -111,8 +111,9 @@ control::migrate_request request_of(const migrate_send_options &o) {
 bool has_moved(const moved_task &t) {
   return t.sent && t.sent->owner == migration::owner::destination;
 }
-bool is_in_doubt(const moved_task &t) {
-  return !t.answered || (t.sent && t.sent->owner == migration::owner::in_doubt);
+bool is_in_doubt(const moved_group &group, const moved_task &t) {
+  if (!t.answered) return !group.aborted;
+  return t.sent && t.sent->owner == migration::owner::in_doubt;
 }
 error why_not(const moved_task &t) {
   return t.sent ? t.sent->failure.value_or(error{}) : t.sent.error();
@@ -138,21 +139,22 @@ exit_status print_moved(const std::vector<moved_task> &all, bool json) {
   return exit_ok;
 }
 
-// The first that failed by itself, and not because another did.
-tl::unexpected<failure> fail_group(const std::vector<moved_task> &all) {
+// Whether it stays only because another does.
+bool follows_another(const moved_task &t) {
+  return t.answered && why_not(t).code == std::errc::operation_canceled;
+}
+
+tl::unexpected<failure> fail_group(const moved_group &group) {
   const moved_task *first = nullptr;
-  for (const moved_task &t : all) {
-    const bool follows = why_not(t).code == std::errc::operation_canceled;
-    if (!has_moved(t) &&
-        (first == nullptr || (!follows && why_not(*first).code == std::errc::operation_canceled))) {
-      first = &t;
-    }
-  }
-  failure f(why_not(*first).about(first->socket));
   std::vector<std::string> in_doubt;
-  for (const moved_task &t : all) {
-    if (is_in_doubt(t)) in_doubt.push_back(printable(t.socket));
+  for (const moved_task &t : group.tasks) {
+    if (has_moved(t)) continue;
+    if (first == nullptr || (follows_another(*first) && !follows_another(t))) first = &t;
+    if (is_in_doubt(group, t)) in_doubt.push_back(printable(t.socket));
   }
+  failure f = first->answered
+                  ? failure(why_not(*first).about(first->socket))
+                  : failure(exit_busy, fmt::format("{}: no answer", printable(first->socket)));
   if (in_doubt.empty()) {
     f.line += "; no task has moved, and each that lives continues here";
   } else {
@@ -189,8 +191,8 @@ outcome<exit_status> send_each(const migrate_send_options &o) {
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto all,
                             migrate_group(tasks, *decider, milliseconds_of(o.within), o.json));
-  if (!std::all_of(all.begin(), all.end(), has_moved)) return fail_group(all);
-  return print_moved(all, o.json);
+  if (!std::all_of(all.tasks.begin(), all.tasks.end(), has_moved)) return fail_group(all);
+  return print_moved(all.tasks, o.json);
 }
 
 }  // namespace
