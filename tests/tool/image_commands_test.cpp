@@ -115,6 +115,11 @@ TEST_F(image_commands, verify_finds_one_bit) {
   EXPECT_EQ(bad.status, 6);
   EXPECT_NE(bad.err.find("a.smi"), std::string::npos) << bad.err;
   EXPECT_NE(bad.err.find("corrupt"), std::string::npos) << bad.err;
+  for (const std::uintmax_t left :
+       {std::filesystem::file_size(path) - 1, std::uintmax_t{1}, std::uintmax_t{0}}) {
+    std::filesystem::resize_file(path, left);
+    EXPECT_EQ(run("image verify '" + path + "'").status, 6) << left << " bytes of it";
+  }
 }
 
 TEST_F(image_commands, a_set_is_inspected_and_verified_as_one) {

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "tests/tool/command_test.h"
 
@@ -19,7 +20,20 @@ class run_command : public command_test {};
 TEST_F(run_command, ends_as_the_program_does) {
   EXPECT_EQ(run("run -- true").status, 0);
   EXPECT_EQ(run("run -- sh -c 'exit 7'").status, 7);
-  EXPECT_EQ(run("run -- sh -c 'kill -9 $$'").status, 128 + 9);
+  const ran killed = run("run -- sh -c 'kill -9 $$'");
+  EXPECT_EQ(killed.status, 128 + 9);
+  EXPECT_EQ(killed.err, "stillmap: sh was ended by signal 9 and could not say what it allocated\n");
+}
+
+TEST_F(run_command, passes_on_what_asks_it_to_end) {
+  for (const auto &[signal, number] : {std::pair("TERM", 15), {"HUP", 1}}) {
+    const ran ended = run(std::string("run -- sh -c 'kill -") + signal + " $PPID; exec sleep 20'");
+    EXPECT_EQ(ended.status, 128 + number);
+    EXPECT_NE(ended.err.find("was ended by signal " + std::to_string(number)), std::string::npos)
+        << ended.err;
+  }
+  EXPECT_EQ(run("run -q -- sh -c 'trap \"exit 4\" TERM; kill -TERM $PPID; sleep 1'").status, 4)
+      << "the program decides";
 }
 
 TEST_F(run_command, a_program_without_cuda_sees_nothing) {

@@ -7,7 +7,7 @@
 - Between `<!-- figures: COMMAND -->` and `<!-- end -->` each figure with a unit is one that COMMAND prints. A picture
   there that COMMAND writes under the same name has the same texts.
 - Under a line `$ stillmap ...` of a block, each line is one that the command prints, in that order; `...` stands for
-  what a machine decides.
+  what a machine decides. A page with the line `<!-- run by tools/check/guide.py -->` is one session, and is run there.
 
 Commands run in an empty folder, on hostcuda. Paths of the repository are found from there.
 """
@@ -26,6 +26,7 @@ FIGURES = re.compile(r"<!-- figures: (?P<command>.*?) -->\n(?P<text>.*?)<!-- end
 FIGURE = re.compile(r"\d[\d,]*(?:\.\d+)? (?:[KMGT]iB|pieces|requests|blocks)\b")
 PICTURE = re.compile(r"!\[[^\]]*\]\(([^)]*\.svg)\)")
 SVG_TEXT = re.compile(r"<text[^>]*>([^<]*)</text>")
+ONE_SESSION = "<!-- run by tools/check/guide.py -->"
 TIME_LIMIT = 600  # seconds of a command
 
 
@@ -144,7 +145,7 @@ class Checker:
         out = [fault for command in sorted(set(commands_of(text))) for fault in self.check_command(command)]
         for found in FIGURES.finditer(text):
             out += self.check_figures(found["command"], found["text"])
-        for command, lines in sessions_of(text):
+        for command, lines in [] if ONE_SESSION in text else sessions_of(text):
             out += self.check_session(command, lines)
         return out
 

@@ -49,6 +49,7 @@ class Quotes(unittest.TestCase):
         self.checker.helps[("print",)] = "help"
         self.assertEqual(self.faults(block % "the first  1.5 GiB in 3 pieces\nthe second ... ns"), [])
         self.assertIn("does not print 'the second'", self.faults(block % "the second")[0])
+        self.assertEqual(self.faults(quotes.ONE_SESSION + "\n" + block % "the second"), [])
         self.assertIn("does not print 'the first", self.faults(block % "the third\nthe first ...")[0])
 
 

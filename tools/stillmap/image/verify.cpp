@@ -21,12 +21,19 @@ std::uint64_t stored_bytes(const image::reader &r, bool skip_parents) {
   return stored;
 }
 
+// What is damaged differs from what was written, whichever part of it shows that.
+failure of_verification(failure f) {
+  if (f.cause && f.cause->is(errc::corrupt)) f.status = exit_differs;
+  return f;
+}
+
 }  // namespace
 
 outcome<exit_status> run_verify(const verify_options &o) {
-  STILLMAP_ASSIGN_OR_RETURN(const auto opened, open_images(o.file, o.image));
+  const auto opened = open_images(o.file, o.image);
+  if (!opened) return tl::unexpected(of_verification(opened.error()));
   std::uint64_t stored = 0, images = 0;
-  for (const image::reader &r : opened) {
+  for (const image::reader &r : *opened) {
     stored += stored_bytes(r, o.skip_parents);
     images += o.skip_parents ? 1 : r.chain();
   }
@@ -35,7 +42,7 @@ outcome<exit_status> run_verify(const verify_options &o) {
   options.threads = o.threads;
   options.parents = !o.skip_parents;
   std::uint64_t chunks = 0, bytes = 0;  // of the images that are done
-  for (const image::reader &r : opened) {
+  for (const image::reader &r : *opened) {
     image::verify_progress last;
     options.on_progress = [&](const image::verify_progress &p) {
       last = p;
@@ -43,9 +50,7 @@ outcome<exit_status> run_verify(const verify_options &o) {
       return true;
     };
     if (const auto whole = r.verify(options); !whole) {
-      failure f(whole.error().about(r.path()));
-      if (whole.error().is(errc::corrupt)) f.status = exit_differs;
-      return tl::unexpected(std::move(f));
+      return tl::unexpected(of_verification(failure(whole.error().about(r.path()))));
     }
     chunks += last.chunks;
     bytes += last.bytes;

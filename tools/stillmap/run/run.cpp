@@ -149,8 +149,10 @@ outcome<void> save_stats(const std::string &file, const program_report &r) {
 void print_report(const run_options &o, int status, const program_report &r) {
   if (o.quiet) return;
   if (r.documents.empty()) {
-    fmt::print(stderr, "stillmap: {} {} and allocated no device memory\n", o.program[0],
-               end_text(status));
+    // A program writes what it did at its end, which a signal leaves it no time for.
+    fmt::print(
+        stderr, "stillmap: {} {} and {}\n", o.program[0], end_text(status),
+        WIFSIGNALED(status) ? "could not say what it allocated" : "allocated no device memory");
     return;
   }
   fmt::print(stderr, "stillmap: {} {}\n{}", o.program[0], end_text(status), describe(r));
@@ -190,7 +192,8 @@ void add_run_command(command &root) {
   auto [c, o] = root.add(
       "run", &run_run,
       "Runs a CUDA program that nobody changed on Stillmap's memory. What it allocates on a device "
-      "is served by Stillmap, all else by the driver. The exit status is the program's.");
+      "is served by Stillmap, all else by the driver. The exit status is the program's, or 128 and "
+      "the number of the signal that ended it; one of those below if the program was not started.");
   c.ends_with_program = true;
   c.size("--limit", o.limit, "the most memory the program gets, on each device");
   c.text(

@@ -48,6 +48,7 @@ outcome<exit_status> receive_and_hold(const handoff_receive_options &o) {
   int from = -1;
   {
     STILLMAP_ASSIGN_OR_RETURN(auto at, about(handoff::listener::create(o.socket), o.socket));
+    fmt::print(stderr, "receive: waiting at {}\n", o.socket);
     const auto until = std::chrono::steady_clock::now() + milliseconds_of(o.timeout);
     while (!memory) {
       const auto left =
