@@ -12,7 +12,7 @@
 #include "stillmap/checkpoint/base/file_system.h"
 #include "stillmap/checkpoint/base/fixed_bytes.h"
 #include "stillmap/checkpoint/image/digest.h"
-#include "stillmap/checkpoint/migration/group.h"
+#include "stillmap/checkpoint/migration/group_state.h"
 
 namespace stillmap::migration {
 

@@ -9,7 +9,7 @@
 
 #include "stillmap/checkpoint/common/layout_wire.h"
 #include "stillmap/checkpoint/image/digest.h"
-#include "stillmap/checkpoint/migration/group.h"
+#include "stillmap/checkpoint/migration/group_state.h"
 #include "stillmap/checkpoint/migration/record.h"
 #include "stillmap/checkpoint/migration/transport.h"
 
