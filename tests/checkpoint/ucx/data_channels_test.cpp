@@ -237,6 +237,27 @@ TEST_P(migrating_over_ucx, strangers_get_nothing_but_an_error) {
   EXPECT_EQ(there.verdict(), "here, epoch 2");
 }
 
+// While a session awaits its data channels, another id joins nothing.
+TEST_P(migrating_over_ucx, a_guessed_session_joins_nothing) {
+  const test_site m;
+  const task t(dev());
+  other_process there("destination", m.folder());
+  const auto data = data_to(m);
+  send_options options = source_options(m);
+  options.data_transport = data.get();
+  std::string reply;
+  options.on_progress = [&](const progress &p) {
+    if (p.step != step::prepared || !reply.empty()) return;
+    session_id id;
+    id.bytes.fill(std::byte{1});
+    reply = reply_to(*data, kind::join, encode(id));
+  };
+  const sent_memory sent = sender(dev(), both, options).send(*to_destination(m));
+  EXPECT_NE(reply.find("no session has this id"), std::string::npos) << reply;
+  EXPECT_EQ(sent.owner, owner::destination) << said(sent);
+  EXPECT_EQ(there.verdict(), "here, epoch 2");
+}
+
 // Another destination's data acceptor does not know the session.
 TEST_P(migrating_over_ucx, the_wrong_destination_refuses) {
   const test_site m;
