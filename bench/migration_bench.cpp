@@ -4,13 +4,16 @@
 // than what the sender says it takes. Both ends run on this machine and share its processors. Both destinations have used as much
 // device memory before, and both ends keep released memory, because populating and releasing memory
 // costs time on the host that a device does not need.
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -26,6 +29,10 @@
 #include "bench/support/task_memory.h"
 #include "stillmap/checkpoint/migration/migration.h"
 #include "stillmap/checkpoint/migration/tls.h"
+#if __has_include("stillmap/checkpoint/ucx/data_transport.h") && __has_include(<ucp/api/ucp.h>)
+#define STILLMAP_BENCH_UCX 1
+#include "stillmap/checkpoint/ucx/data_transport.h"
+#endif
 #include "stillmap/vmm/context.h"
 #include "stillmap/vmm/stream.h"
 
@@ -55,6 +62,19 @@ void must(const status &s) {
   if (s) return;
   std::fprintf(stderr, "migration_bench: %s\n", s.error().message().c_str());
   ::_exit(5);
+}
+
+// The processor time of this process and of those that have ended.
+double cpu_seconds() {
+  double all = 0;
+  for (const auto whose : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
+    rusage used{};
+    ::getrusage(whose, &used);
+    for (const timeval &t : {used.ru_utime, used.ru_stime}) {
+      all += static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+    }
+  }
+  return all;
 }
 
 migration::credentials credentials_in(const std::string &folder, const char *mine,
@@ -112,7 +132,14 @@ void each_piece(const device &d, device_address begin, std::size_t share, const 
   }
   migration::receive_options how;
   how.records = folder + "/records_there";
-  how.read_back = part == "reading back";
+  how.read_back = part != "not reading back";
+#ifdef STILLMAP_BENCH_UCX
+  if (part == "tcp" || part == "shm") {
+    how.data_acceptor = must(ucx::create_data_acceptor("127.0.0.1:0", {part}));
+    std::ofstream(folder + "/data.new") << how.data_acceptor->address();
+    std::rename((folder + "/data.new").c_str(), (folder + "/data").c_str());
+  }
+#endif
   auto r = must(migration::receiver::create(d, std::move(at), how));
   const auto came = r.receive(wait);
   ::_exit(came && came->memory.bytes() == total_bytes() ? 0 : 6);
@@ -149,13 +176,17 @@ class other_side {
   }
 
   const std::string &folder() const { return folder_; }
-  std::unique_ptr<migration::transport> way() const {
+  std::string address(const char *file) const {
     std::string where;
     while (where.empty()) {
-      std::ifstream in(folder_ + "/where");
+      std::ifstream in(folder_ + '/' + file);
       std::getline(in, where);
       if (where.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
+    return where;
+  }
+  std::unique_ptr<migration::transport> way() const {
+    const std::string where = address("where");
     return must(migration::create_tls_transport(where, credentials_in(folder_, "here", "there")));
   }
   bool good() { return process_->ended_well(); }
@@ -239,7 +270,7 @@ class writer {
 // `slower`: a limit of the link in bytes a second; 0: none.
 void moving(benchmark::State &state, const char *part, std::uint64_t slower) {
   const double bytes = static_cast<double>(total_bytes());
-  std::vector<double> plains, wholes, pauses, parts, rounds, went, asked, expected;
+  std::vector<double> plains, wholes, pauses, parts, rounds, went, asked, expected, cpu;
   for (auto _ : state) {
     session s(state, memory_kind::backed, 2 * total_bytes());  // for both ends
     if (!s) return;
@@ -251,6 +282,13 @@ void moving(benchmark::State &state, const char *part, std::uint64_t slower) {
     writer writes(s.dev(), 0.1 * bytes / plain);
     migration::send_options how;
     how.records = there.folder() + "/records_here";
+#ifdef STILLMAP_BENCH_UCX
+    std::unique_ptr<migration::transport> data;
+    if (std::string(part) == "tcp" || std::string(part) == "shm") {
+      data = must(ucx::create_data_transport(there.address("data"), {part}));
+      how.data_transport = data.get();
+    }
+#endif
     how.channels = channels;
     how.bytes_per_second = slower;
     how.max_downtime = std::chrono::milliseconds(300);
@@ -266,6 +304,7 @@ void moving(benchmark::State &state, const char *part, std::uint64_t slower) {
     const auto send = [&] {
       return migration::sender(s.dev(), std::vector<std::string>{"task"}, how).send(*to);
     };
+    const double cpu_before = cpu_seconds();
     migration::sent_memory sent = send();
     for (int more = 3; more > 0 && sent.failure && sent.failure->unit == error_unit::milliseconds;
          --more) {
@@ -281,6 +320,7 @@ void moving(benchmark::State &state, const char *part, std::uint64_t slower) {
       return;
     }
     state.SetIterationTime(sent.elapsed.count());
+    cpu.push_back(cpu_seconds() - cpu_before);
     plains.push_back(plain);
     wholes.push_back(sent.elapsed.count());
     pauses.push_back(sent.downtime.count());
@@ -303,7 +343,66 @@ void moving(benchmark::State &state, const char *part, std::uint64_t slower) {
   say("of_plain_copy", median(wholes) / median(plains));
   say("rounds", median(rounds));
   say("sent_of_all", median(went));
+  say("cpu_s", median(cpu));  // of both ends, the receiver's start and end included
+  say("GB_per_s", bytes / median(wholes) / 1e9);
   say("plain_copy_ms", median(plains) * 1e3);
+}
+
+// One channel between two threads of this process, or memcpy in their place: pieces of a chunk's size.
+void passing(benchmark::State &state, const std::string &over) {
+  constexpr std::size_t chunk = 512_KiB;
+  const std::size_t bytes = smoke() ? 8_MiB : 1_GiB;
+  std::vector<std::byte> from(chunk, std::byte{1}), into(chunk);
+  std::unique_ptr<migration::acceptor> at;
+  std::unique_ptr<migration::transport> to;
+  std::array<std::unique_ptr<migration::channel>, 2> ends;
+  if (over == "tls") {
+    std::array<migration::credentials, 2> c{must(migration::make_self_signed("here")),
+                                            must(migration::make_self_signed("there"))};
+    c[0].fingerprints = {must(migration::fingerprint_of(c[1]))};
+    c[1].fingerprints = {must(migration::fingerprint_of(c[0]))};
+    at = must(migration::create_tls_acceptor("127.0.0.1:0", c[1]));
+    to = must(migration::create_tls_transport(at->address(), c[0]));
+  }
+#ifdef STILLMAP_BENCH_UCX
+  if (over == "tcp" || over == "shm") {
+    at = must(ucx::create_data_acceptor("127.0.0.1:0", {over}));
+    to = must(ucx::create_data_transport(at->address(), {over}));
+  }
+#endif
+  if (at) {
+    std::thread accepting([&] {
+      ends[1] = must(at->accept(wait));
+      must(ends[1]->handshake(wait));
+    });
+    ends[0] = must(to->connect(wait));
+    must(ends[0]->handshake(wait));
+    accepting.join();
+  }
+  std::vector<double> rates, cpu;
+  for (auto _ : state) {
+    const double cpu_before = cpu_seconds();
+    stopwatch watch;
+    watch.start();
+    if (!at) {
+      for (std::size_t n = 0; n < bytes; n += chunk) {
+        std::memcpy(into.data(), from.data(), chunk);
+        benchmark::ClobberMemory();
+      }
+    } else {
+      std::thread sending([&] {
+        for (std::size_t n = 0; n < bytes; n += chunk) must(ends[0]->send(from, wait));
+      });
+      for (std::size_t n = 0; n < bytes; n += chunk) must(ends[1]->receive(into, wait));
+      sending.join();
+    }
+    watch.stop();
+    state.SetIterationTime(watch.seconds());
+    rates.push_back(static_cast<double>(bytes) / watch.seconds() / 1e9);
+    cpu.push_back(cpu_seconds() - cpu_before);
+  }
+  state.counters["GB_per_s"] = median(rates);
+  state.counters["cpu_s"] = median(cpu);
 }
 
 [[maybe_unused]] const bool registered = [] {
@@ -315,6 +414,16 @@ void moving(benchmark::State &state, const char *part, std::uint64_t slower) {
   };
   add("migration/loopback", "reading back", 0);
   add("migration/loopback_without_reading_back", "not reading back", 0);
+  std::vector<std::string> channels_over{"memcpy", "tls"};
+#ifdef STILLMAP_BENCH_UCX
+  add("migration/loopback_ucx_tcp", "tcp", 0);
+  add("migration/loopback_ucx_shm", "shm", 0);
+  channels_over.insert(channels_over.end(), {"tcp", "shm"});
+#endif
+  for (const std::string &over : channels_over) {
+    add_case(("data_channel/" + over).c_str(), 5,
+             [over](benchmark::State &s) { passing(s, over); });
+  }
   if (smoke()) return true;
   add("migration/link_of_2_Gbit", "reading back", 250'000'000);
   add("migration/link_of_10_Gbit", "reading back", 1'250'000'000);

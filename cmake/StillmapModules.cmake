@@ -50,9 +50,9 @@ if(NOT stillmap_COMPONENTS_KNOWN OR NOT stillmap_INTERNAL_FOLDERS)
   message(FATAL_ERROR "${_list} has no list of libraries")
 endif()
 
-# All of checkpoint under one name, but for what needs an MPI.
+# All of checkpoint under one name, but for what needs an MPI or UCX.
 set(stillmap_CHECKPOINT ${stillmap_COMPONENTS_KNOWN})
-list(FILTER stillmap_CHECKPOINT EXCLUDE REGEX "^mpi$")
+list(FILTER stillmap_CHECKPOINT EXCLUDE REGEX "^(mpi|ucx)$")
 foreach(_component IN LISTS stillmap_COMPONENTS_KNOWN)
   if(NOT stillmap_FOLDER_${_component} MATCHES "^checkpoint/")
     list(REMOVE_ITEM stillmap_CHECKPOINT "${_component}")
@@ -66,7 +66,7 @@ function(stillmap_resolve_components out)
     if(NOT _name STREQUAL "checkpoint" AND NOT _name IN_LIST stillmap_COMPONENTS_KNOWN)
       list(JOIN stillmap_COMPONENTS_KNOWN ", " _known)
       message(FATAL_ERROR "Stillmap has no component ${_name}; there are: ${_known}, and checkpoint "
-        "for all of checkpoint/ but mpi")
+        "for all of checkpoint/ but mpi and ucx")
     endif()
   endforeach()
   if("checkpoint" IN_LIST _wanted)

@@ -1,9 +1,9 @@
 # What find_package(stillmap) and pkg-config read: installed, and relative to where it is installed.
 include(CMakePackageConfigHelpers)
 
-# Without COMPONENTS find_package(stillmap) takes all that is built but mpi, which needs an MPI.
+# Without COMPONENTS find_package(stillmap) takes all that is built but mpi and ucx, which need an MPI and UCX.
 set(_default ${stillmap_BUILT})
-list(REMOVE_ITEM _default mpi torch)
+list(REMOVE_ITEM _default mpi torch ucx)
 set(STILLMAP_PACKAGE_DEFAULT "${_default}")
 set(_exported ${stillmap_BUILT})
 list(REMOVE_ITEM _exported torch)
@@ -35,7 +35,7 @@ install(FILES
   cmake/StillmapDependencies.cmake
   DESTINATION "${stillmap_CMAKE_DIR}")
 
-# One pkg-config file for each library, stillmap-<component>, and `stillmap` for all of them but mpi.
+# One pkg-config file for each library, stillmap-<component>, and `stillmap` for all of them but mpi and ucx.
 # The prefix is where the file lies, however many folders below it.
 file(RELATIVE_PATH _up "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig" "${CMAKE_INSTALL_PREFIX}")
 string(REGEX REPLACE "/$" "" _up "${_up}")
@@ -130,7 +130,7 @@ stillmap_pc(stillmap "${PROJECT_DESCRIPTION}" "${_requires}" "" "" "" "")
 if(TARGET stillmap_checkpoint)
   list(TRANSFORM stillmap_CHECKPOINT PREPEND "stillmap-" OUTPUT_VARIABLE _requires)
   list(JOIN _requires " " _requires)
-  stillmap_pc(stillmap-checkpoint "Stillmap: all of checkpoint but mpi" "${_requires}" "" "" "" "")
+  stillmap_pc(stillmap-checkpoint "Stillmap: all of checkpoint but mpi and ucx" "${_requires}" "" "" "" "")
 endif()
 
 # A static library does not know where it was installed: programs with it look where it was configured for.

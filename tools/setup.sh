@@ -10,7 +10,7 @@ STILLMAP_PACKAGES=(
   bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
   googletest libbenchmark-dev libexpected-dev libfmt-dev libxxhash-dev libzstd-dev
   flatbuffers-compiler libflatbuffers-dev liblz4-dev libmicrohttpd-dev libncurses-dev libssl-dev liburing-dev
-  libopenmpi-dev openmpi-bin
+  libopenmpi-dev openmpi-bin libucx-dev
 )
 
 say() { printf '%s\n' "stillmap: $*" >&2; }

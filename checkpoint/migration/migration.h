@@ -121,6 +121,10 @@ struct send_options {
   group_membership group{};
   // Of the record. Its lock is the system's.
   checkpoint::file_system *files = &checkpoint::file_system::system();
+  // Carries the data channels, to the destination's receive_options::data_acceptor. Null: they use the
+  // transport of the control channel. It need not
+  // be secret nor authenticated: docs/ucx.md.
+  transport *data_transport = nullptr;
 };
 
 enum class owner {
@@ -204,6 +208,10 @@ struct receive_options {
   std::function<void(step)> on_step{};
   // Of records. Their locks are the system's.
   checkpoint::file_system *files = &checkpoint::file_system::system();
+  // Accepts data channels, and nothing else: a connection to here that begins with another message than
+  // `join`, under the id of the session, is refused. Data channels may still come to the acceptor of
+  // control channels. Null: only there.
+  std::shared_ptr<acceptor> data_acceptor{};
 };
 
 struct received_memory {

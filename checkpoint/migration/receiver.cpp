@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <condition_variable>
 #include <list>
@@ -39,7 +40,10 @@ class receiver::core {
       : device_(d), acceptor_(std::move(at)), options_(std::move(options)) {}
 
   void start() {
-    acceptor_thread_ = start_thread<std::thread>([this] { accept_all(); });
+    acceptor_thread_ = start_thread<std::thread>([this] { accept_all(*acceptor_, control); });
+    if (!options_.data_acceptor) return;
+    data_acceptor_thread_ =
+        start_thread<std::thread>([this] { accept_all(*options_.data_acceptor, data_only); });
   }
 
   ~core() {
@@ -47,12 +51,14 @@ class receiver::core {
       const lock_guard lock(mutex_);
       stopping_ = true;
       if (current_) current_->cancel();
-      connections_.shutdown();
+      for (connection_list &l : connections_) l.shutdown();
       changed_.notify_all();
     }
     acceptor_->shutdown();
+    if (options_.data_acceptor) options_.data_acceptor->shutdown();
     if (acceptor_thread_.joinable()) acceptor_thread_.join();
-    connections_.clear();  // joins their threads
+    if (data_acceptor_thread_.joinable()) data_acceptor_thread_.join();
+    for (connection_list &l : connections_) l.clear();  // joins their threads
   }
 
   std::string address() const { return acceptor_->address(); }
@@ -96,20 +102,24 @@ class receiver::core {
   }
 
  private:
-  // The acceptor thread. Where the host has no memory for a connection, that one is closed.
-  void accept_all() noexcept {
+  // What a connection may be, by the acceptor that it came to. Each has a list of connections, so that
+  // those to the data acceptor, whose peers are not authenticated, keep no source out.
+  enum purpose : unsigned { control, data_only };
+
+  // The thread of an acceptor. Where the host has no memory for a connection, that one is closed.
+  void accept_all(acceptor &from, purpose p) noexcept {
     const operation_scope scope("migration::receiver");
     for (;;) {
-      auto c = with_host_memory([&] { return acceptor_->accept(std::chrono::milliseconds(200)); });
+      auto c = with_host_memory([&] { return from.accept(std::chrono::milliseconds(200)); });
       {
         const lock_guard lock(mutex_);
         if (stopping_) return;
-        connections_.remove_ended();
+        connections_[p].remove_ended();
         if (current_) current_->cancel_if_silent();
         drop_current();
       }
       if (c) {
-        serve(std::move(*c));
+        serve(std::move(*c), p);
       } else if (!c.error().is(errc::busy)) {
         // For example no file descriptor: one may become free.
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -117,28 +127,28 @@ class receiver::core {
     }
   }
 
-  void serve(std::unique_ptr<channel> with) noexcept {
+  void serve(std::unique_ptr<channel> with, purpose p) noexcept {
     unique_lock lock(mutex_);
     // One that was dismissed needs a moment to end.
-    changed_.wait(lock, [this]() STILLMAP_REQUIRES(mutex_) {
-      return stopping_ || !connections_.must_wait();
+    changed_.wait(lock, [this, p]() STILLMAP_REQUIRES(mutex_) {
+      return stopping_ || !connections_[p].must_wait();
     });
-    if (stopping_ || connections_.is_full()) return;  // closes it
+    if (stopping_ || connections_[p].is_full()) return;  // closes it
     std::list<accepted_connection> made;
     try {
       accepted_connection &c = made.emplace_back();
       c.host = host_of(with->peer().address);
-      connections_.make_room_for(c.host);
+      connections_[p].make_room_for(c.host);
       c.with = std::move(with);
-      c.thread = start_thread([this, &c] {
-        handle(c);
+      c.thread = start_thread([this, &c, p] {
+        p == control ? handle(c) : handle_data(c);
         const lock_guard ending(mutex_);
         c.with.reset();
         // The last use of the connection: accept_all() may destroy it now.
         c.state = accepted_connection::over;
         changed_.notify_all();
       });
-      connections_.add(std::move(made));
+      connections_[p].add(std::move(made));
     } catch (const std::system_error &) {
     } catch (const std::bad_alloc &) {
     }
@@ -160,6 +170,33 @@ class receiver::core {
     });
     if (!s) refuse(*c.with, s.error());
     // What was sent last, a TLS alert too, may be a refusal.
+    c.with->close_gracefully(options_.timeout);
+  }
+
+  // The thread of a connection to the data acceptor. Only the session's id, which comes over the control
+  // channel, says whose it is, so until the join the connection is one of those that may be dismissed.
+  void handle_data(accepted_connection &c) noexcept {
+    const operation_scope scope("migration::receiver");
+    const status s = with_host_memory([&]() -> status {
+      STILLMAP_RETURN_IF_ERROR(c.with->handshake(options_.timeout));
+      const auto first = migration::receive(*c.with, max_request_bytes, options_.timeout);
+      std::shared_ptr<session> joined;
+      const bool is_join = first && first->head.what == kind::join;
+      if (is_join) joined = session_to_join(first->body);
+      {
+        const lock_guard lock(mutex_);
+        if (c.state != accepted_connection::handshake) return {};  // dismissed
+        c.state = joined ? accepted_connection::authenticated : accepted_connection::refused;
+      }
+      if (joined) {
+        serve_join(*c.with, std::move(joined));
+      } else if (first) {
+        refuse(*c.with, errc::corrupt,
+               is_join ? "no session has this id" : "only a data channel may begin here");
+      }
+      return {};
+    });
+    if (!s) refuse(*c.with, s.error());
     c.with->close_gracefully(options_.timeout);
   }
 
@@ -250,14 +287,20 @@ class receiver::core {
     }
   }
 
-  void join_session(channel &with, std::span<const std::byte> body) {
+  // Null: there is none with this id.
+  std::shared_ptr<session> session_to_join(std::span<const std::byte> body) {
     const auto id = decode_session(body);
-    std::shared_ptr<session> joined;
-    {
-      const lock_guard lock(mutex_);
-      if (id && current_ && current_->id() == *id) joined = current_;
-    }
+    const lock_guard lock(mutex_);
+    return id && current_ && current_->id() == *id ? current_ : nullptr;
+  }
+
+  void join_session(channel &with, std::span<const std::byte> body) {
+    std::shared_ptr<session> joined = session_to_join(body);
     if (!joined) return refuse(with, errc::corrupt, "no session has this id");
+    serve_join(with, std::move(joined));
+  }
+
+  void serve_join(channel &with, std::shared_ptr<session> joined) {
     // If this fails the session, so does its control channel, which returns the failure.
     (void)with_host_memory([&] { return joined->serve_data(with); });
     const lock_guard lock(mutex_);
@@ -403,14 +446,14 @@ class receiver::core {
   const device device_;
   const std::unique_ptr<acceptor> acceptor_;
   const receive_options options_;
-  std::thread acceptor_thread_;
+  std::thread acceptor_thread_, data_acceptor_thread_;
 
   mutable mutex mutex_;
   std::condition_variable_any changed_;  // for a stop_token
   bool stopping_ STILLMAP_GUARDED_BY(mutex_) = false;
   bool closed_ STILLMAP_GUARDED_BY(mutex_) = false;
   bool control_open_ STILLMAP_GUARDED_BY(mutex_) = false;  // current_'s control channel
-  connection_list connections_ STILLMAP_GUARDED_BY(mutex_);
+  std::array<connection_list, 2> connections_ STILLMAP_GUARDED_BY(mutex_);  // by purpose
   std::shared_ptr<session> current_ STILLMAP_GUARDED_BY(mutex_);
   std::list<std::shared_ptr<session>> arrived_ STILLMAP_GUARDED_BY(mutex_);
   // Since this process began.

@@ -1,5 +1,5 @@
-// Byte streams between the two machines of a migration. tls.h implements them over TCP with TLS;
-// implement these interfaces to use another network.
+// Byte streams between the two machines of a migration. tls.h implements them over TCP with TLS,
+// checkpoint/ucx over UCX for data channels; implement these interfaces to use another network.
 #pragma once
 
 #include <chrono>
@@ -34,6 +34,9 @@ class channel {
   virtual bool handshake_begun() const noexcept { return true; }
   // Before the handshake: only the address.
   virtual peer_identity peer() const = 0;
+  // Whether nobody on the network can read what is sent. On a data channel without encryption no
+  // digests are sent: who knows some can compute others.
+  virtual bool encrypted() const noexcept { return true; }
 
   // Transfers all of `bytes`, or fills all of `into`.
   // Errors: busy (no progress for `timeout`), the system's (the connection is closed: EPIPE,

@@ -33,6 +33,7 @@ STILLMAP_MODULES = {
     "checkpoint/migration": ["checkpoint/snapshot", "checkpoint/image", "checkpoint/common", "checkpoint/base", "vmm", "vmm/base"],
     "checkpoint/control": ["checkpoint/migration", "checkpoint/handoff", "checkpoint/snapshot", "checkpoint/image", "checkpoint/suspend", "checkpoint/common", "checkpoint/base", "vmm", "vmm/base"],
     "c_api": ["checkpoint/control", "checkpoint/snapshot", "checkpoint/image", "checkpoint/suspend", "checkpoint/common", "checkpoint/base", "checkpoint/migration", "checkpoint/handoff", "allocators", "vmm", "vmm/base"],
+    "checkpoint/ucx": ["checkpoint/migration", "checkpoint/snapshot", "checkpoint/image", "checkpoint/common", "checkpoint/base", "vmm", "vmm/base"],
     "checkpoint/mpi": ["checkpoint/snapshot", "checkpoint/image", "checkpoint/common", "checkpoint/base", "vmm", "vmm/base"],
 }
 

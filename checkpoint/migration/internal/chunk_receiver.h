@@ -30,7 +30,8 @@ class chunk_receiver {
   chunk_receiver &operator=(chunk_receiver &&) = delete;
   ~chunk_receiver();
 
-  // Receives the rest of a message that begins with `h`.
+  // Receives the rest of a message that begins with `h`. On a channel without encryption no digest
+  // comes along: the digest of what has arrived is computed, and the seal compares it.
   // Errors: corrupt (not contents; no such chunk; more chunks in a round than the layout has), as
   //         receiving, as creating pages, the driver's.
   status take(channel &from, const header &h, std::chrono::milliseconds timeout);
@@ -57,8 +58,9 @@ class chunk_receiver {
   struct received_chunk {
     std::uint64_t number;
     virtual_range at;
-    image::digest digest;
+    image::digest digest;  // without `expected`: of what has arrived, once it is known
     bool good;
+    bool expected;  // the source has sent the digest, which it does on an encrypted channel
   };
 
   chunk_receiver(destination_memory &into, std::uint32_t chunk_bytes, const image::digest_key &key,

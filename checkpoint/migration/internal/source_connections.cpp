@@ -88,9 +88,10 @@ status source_connections::open(transport &to, const hello &h) {
 }
 
 status source_connections::open_channels(transport &to) {
+  transport *const apart = options_.data_transport;  // only the session's id says who joins there
   for (std::size_t i = 0; i < options_.channels; ++i) {
-    STILLMAP_ASSIGN_OR_RETURN(auto c, connect(to));
-    if (c->peer().fingerprint != peer_.fingerprint) {
+    STILLMAP_ASSIGN_OR_RETURN(auto c, connect(apart != nullptr ? *apart : to));
+    if (apart == nullptr && c->peer().fingerprint != peer_.fingerprint) {
       return make_error(errc::not_supported,
                         "a data channel reached another peer than the control channel", i);
     }
@@ -227,7 +228,8 @@ status source_connections::send_chunk(lane &l, std::size_t buffer, source_memory
   c.known = true;
   const std::uint64_t body = zeros ? 0 : bytes.size();
   limiter_.acquire(header::bytes + body);
-  encode(header{zeros ? kind::zeros : kind::chunk, body, c.number, c.sent},
+  encode(header{zeros ? kind::zeros : kind::chunk, body, c.number,
+                l.to->encrypted() ? c.sent : image::digest()},
          std::span<std::byte, header::bytes>(head, header::bytes));
   STILLMAP_RETURN_IF_ERROR(l.to->send({head, header::bytes + body}, options_.timeout));
   const lock_guard lock(on_chunk_mutex_);
