@@ -14,10 +14,10 @@ result<group_id> make_group_id() {
   });
 }
 
-result<group_state> advance_group(transport &decider, const group_id &group, group_state to,
-                                  std::string_view certificate, std::chrono::milliseconds timeout,
-                                  group_state seen, std::chrono::milliseconds wait,
-                                  std::string *found) {
+result<group_state> advance_group(transport &decider, const group_id &group,
+                                  std::optional<group_state> to, std::string_view certificate,
+                                  std::chrono::milliseconds timeout, group_state seen,
+                                  std::chrono::milliseconds wait, std::string *found) {
   return with_host_memory("migration::advance_group", [&]() -> result<group_state> {
     STILLMAP_ASSIGN_OR_RETURN(const auto c, decider.connect(timeout));
     STILLMAP_RETURN_IF_ERROR(c->handshake(timeout));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,8 +31,9 @@ result<group_id> make_group_id();
 // written to `found`, unless that is null.
 // Cost:   a connection.
 // Errors: what the decider refused with, not_supported (another certificate), the transport's.
-result<group_state> advance_group(transport &decider, const group_id &group, group_state to,
-                                  std::string_view certificate, std::chrono::milliseconds timeout,
+result<group_state> advance_group(transport &decider, const group_id &group,
+                                  std::optional<group_state> to, std::string_view certificate,
+                                  std::chrono::milliseconds timeout,
                                   group_state seen = group_state::open,
                                   std::chrono::milliseconds wait = {},
                                   std::string *found = nullptr);

@@ -42,20 +42,22 @@ std::string text_of(const group_id &group, group_state s) {
 
 // Nullopt: damaged.
 std::optional<group_state> parse_group(const group_id &group, const std::string &text) {
-  for (std::size_t i = 1; i < group_state_names.size(); ++i) {
+  for (std::size_t i = 0; i < group_state_names.size(); ++i) {
     const auto s = static_cast<group_state>(i);
     if (text == text_of(group, s)) return s;
   }
   return std::nullopt;
 }
 
-// Of a file that does not exist: open. Before a final state is told, the file's name is durable: the process that wrote
-// it may have died before it could sync the directory.
-result<group_state> read_group(checkpoint::file_system &files, const std::string &directory,
-                               const group_id &group, const std::string &path) {
+// Nullopt: there is none. Before a final state is told, the file's name is durable: the process that wrote it may have
+// died before it could sync the directory.
+result<std::optional<group_state>> read_group(checkpoint::file_system &files,
+                                              const std::string &directory, const group_id &group,
+                                              const std::string &path) {
   auto in = checkpoint::block_file::open_to_read(files, AT_FDCWD, path, false);
   if (!in) {
-    if (in.error().code == std::errc::no_such_file_or_directory) return group_state::open;
+    if (in.error().code == std::errc::no_such_file_or_directory)
+      return std::optional<group_state>();
     return tl::unexpected(in.error());
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto size, in->size());
@@ -67,12 +69,12 @@ result<group_state> read_group(checkpoint::file_system &files, const std::string
                       "the state of the group is damaged, or was written by another version of "
                       "Stillmap");
   }
-  if (!is_final(*state)) return *state;
+  if (!is_final(*state)) return state;
   const checkpoint::open_directory of{
       files, files.open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0)};
   const int synced = of.fd < 0 ? of.fd : files.sync(of.fd);
   if (synced < 0) return make_system_error(-synced, "cannot sync the directory");
-  return *state;
+  return state;
 }
 
 status write_group(checkpoint::file_system &files, const group_id &group, const std::string &path,
@@ -91,16 +93,22 @@ const char *name_of(group_state s) noexcept {
   return group_state_names[static_cast<std::size_t>(s)];
 }
 
-result<group_state> advance_group(const std::string &records, const group_id &group, group_state to,
-                                  checkpoint::file_system &files) {
+result<group_state> advance_group(const std::string &records, const group_id &group,
+                                  std::optional<group_state> to, checkpoint::file_system &files) {
   return with_host_memory("migration::advance_group", [&]() -> result<group_state> {
     const std::string path = records + '/' + group.text() + ".group";
     STILLMAP_ASSIGN_OR_RETURN(const record_lock lock, record_lock::take(path + ".lock"));
     const auto done = [&]() -> result<group_state> {
-      STILLMAP_ASSIGN_OR_RETURN(const group_state now, read_group(files, records, group, path));
-      if (!may_follow(now, to)) return now;
-      STILLMAP_RETURN_IF_ERROR(write_group(files, group, path, to));
-      if (lock.is_at_path()) return to;
+      STILLMAP_ASSIGN_OR_RETURN(const auto now, read_group(files, records, group, path));
+      if (!now && to != group_state::open) {
+        return make_error(errc::busy,
+                          "this machine's records do not list the group, so its state is unknown "
+                          "here: start the receiver that keeps it, with the same directory of "
+                          "records");
+      }
+      if (now && (!to || !may_follow(*now, *to))) return *now;
+      STILLMAP_RETURN_IF_ERROR(write_group(files, group, path, *to));
+      if (lock.is_at_path()) return *to;
       return make_error(errc::busy, "the lock file was deleted while the group's state changed");
     }();
     if (!done) return checkpoint::in_file(tl::unexpected(done.error()), path);

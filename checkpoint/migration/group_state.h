@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "stillmap/checkpoint/base/file_system.h"
@@ -31,13 +32,14 @@ struct group_reference {
   std::string certificate{}, address{};
 };
 
-// Advances the state of a group in a directory of records, durably, and returns what it is then. `to` that does not
-// follow the state changes nothing: `open` only reads.
+// Advances the state of a group in a directory of records, durably, and returns what it is then. `open` creates it; a
+// state that does not follow changes nothing; nullopt only reads.
 // Threads and processes: safe.
-// Errors:  busy (another process is reading or changing it: ask again), corrupt (the file is damaged), the system's;
-//          the subject is the path. After an error of writing, the state may be either, and the next call tells.
+// Errors:  busy (nobody has created it here; or another process is reading or changing it:
+//          ask again), corrupt (the file is damaged), the system's; the subject is the path. After an error of writing,
+//          the state may be either, and the next call tells.
 result<group_state> advance_group(
-    const std::string &records, const group_id &group, group_state to,
+    const std::string &records, const group_id &group, std::optional<group_state> to,
     checkpoint::file_system &files = checkpoint::file_system::system());
 
 }  // namespace stillmap::migration

@@ -109,7 +109,7 @@ struct send_options {
   std::function<void()> resume{};
   // Asks the task to write less, by this fraction of its speed: 0 (full speed) to below 1.
   std::function<void(double)> throttle{};
-  // Cancels the migration; observed until the intent is on record.
+  // Cancels the migration; observed until the intent is on record, and of a group until that is decided.
   std::stop_token cancel{};
   // Called at every step, and a few times a second while copying.
   std::function<void(const progress &)> on_progress{};

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "stillmap/checkpoint/common/tag_lease.h"
 #include "stillmap/checkpoint/common/wait_idle.h"
@@ -75,6 +76,7 @@ class sender::core {
     memory_.reset();
     record_.reset();
     group_.reset();
+    options_.cancel = {};  // of the request that began the group
     out_.owner = owner::source;
     const status s = with_host_memory([&] { return attempt(to); });
     if (!s) keep(s.error());
@@ -86,7 +88,7 @@ class sender::core {
       out_.failure = e;
       return outcome_now();
     };
-    if (left_behind_ && out_.owner == owner::in_doubt) return send_again(to);
+    if (left_behind_ && mine_.state != ownership::intent) return send_again(to);
     if (!record_) {
       const status s = with_host_memory([&] { return open_record(); });
       if (!s) return fail(s.error());
@@ -105,7 +107,13 @@ class sender::core {
                             .value();
         return fail(e.about(mine_.group.address));
       }
-      group_.emplace(options_.group, mine_.group, options_.timeout);
+      const status s = with_host_memory([&]() -> status {
+        group_reference of = mine_.group;
+        if (options_.certificate_replaced) of.certificate.clear();
+        group_.emplace(options_.group, std::move(of), options_.timeout);
+        return {};
+      });
+      if (!s) return fail(s.error());
     }
     out_.owner = owner::in_doubt;
     out_.task = mine_.task;
@@ -128,7 +136,7 @@ class sender::core {
       return make_error(errc::busy, "this machine does not own the task, by its record (its epoch)",
                         mine_.epoch);
     }
-    left_behind_ = left_behind_ || !mine_.group.id.is_zero();
+    if (!left_behind_ && !mine_.group.id.is_zero()) return tl::unexpected(lost());
     if (!left_behind_ && !options_.group.id.is_zero()) {
       group_member joining(options_.group, {}, options_.timeout);
       STILLMAP_RETURN_IF_ERROR(joining.join());
@@ -206,11 +214,16 @@ class sender::core {
   // Until all tasks of the group can be stopped.
   status await_others(precopy &copy) {
     reached(step::ready);
+    // It would be slow for as long as the slowest of the others needs.
+    if (std::exchange(throttled_, false)) options_.throttle(0);
     for (;;) {
       STILLMAP_ASSIGN_OR_RETURN(const bool all_ready, group_->may_stop());
       if (all_ready) return {};
       if (options_.cancel.stop_requested()) {
         return make_error(errc::operation_canceled, "stop requested");
+      }
+      if (!connections_->is_alive()) {
+        return make_error(errc::busy, "the destination has ended the migration");
       }
       STILLMAP_RETURN_IF_ERROR(copy.copy_again());
     }
@@ -219,7 +232,11 @@ class sender::core {
   // The destination has all contents, and awaits the commit.
   status transfer_ownership(transport &to) {
     record next = mine_;
-    if (group_) next.group = group_->reference();
+    if (group_) {
+      next.group = group_->reference();
+    } else {
+      left_by_ = std::exchange(next.group, {});  // nobody but the destination decides now
+    }
     next.state = ownership::intent;
     next.session = connections_->session();
     next.peer = to_.address + ' ' + to_.name;
@@ -295,12 +312,12 @@ class sender::core {
     mine_.epoch += 1 + epochs_of_a_refusal;
     out_.epoch = mine_.epoch;
     if (group_is_committed_) {
-      // Its record names the group still, so no other process runs it either.
-      left_behind_ = true;
-      out_.failure = left_behind();
-    } else {
-      out_.owner = owner::source;
+      // The record names the group, so no other process runs the task either.
+      if (mine_.group.id.is_zero()) mine_.group = std::move(left_by_);
+      left_behind_ = memory_.has_value();
+      out_.failure = left_behind_ ? left_behind() : lost();
     }
+    if (!left_behind_) out_.owner = owner::source;
     restore_record();
   }
 
@@ -313,9 +330,10 @@ class sender::core {
   }
 
   static error lost() {
-    return make_error(errc::not_supported,
-                      "the group has moved without this task, and the process that had its memory "
-                      "has ended: restore the task from an image")
+    return make_error(
+               errc::not_supported,
+               "by its record, a group has moved without this task, and the process that had "
+               "its memory has ended: restore it from an image, under another id")
         .value();
   }
 
@@ -352,8 +370,9 @@ class sender::core {
   // The group's decision first, without which nobody commits. `last`: aborts a group that has none.
   result<outcome> ask_once(transport &to, std::string_view certificate, bool last) {
     if (group_ && !group_is_committed_) {
-      STILLMAP_ASSIGN_OR_RETURN(const group_state now,
-                                group_->ask(last ? group_state::aborted : group_state::open));
+      STILLMAP_ASSIGN_OR_RETURN(
+          const group_state now,
+          group_->ask(last ? std::optional(group_state::aborted) : std::nullopt));
       if (now == group_state::aborted) return outcome::refused;
       if (now != group_state::committed) {
         return make_error(errc::busy, "the group is not decided yet");
@@ -372,6 +391,7 @@ class sender::core {
     reached(step::ownership_confirmed);
     mine_.state = ownership::released;
     mine_.group = {};
+    left_behind_ = false;
     // If the record cannot be written, `intent` stays on disk, and resolve() finds the same
     // outcome.
     if (const status s = record_->write(mine_); !s) report_background_error(s.error());
@@ -450,6 +470,7 @@ class sender::core {
   bool group_is_committed_ = false;
   // The group has moved, and this task's destination never had it: it must not run here.
   bool left_behind_ = false;
+  group_reference left_by_;  // the group, while a task that it has left behind is sent again
   bool stopped_ = false, throttled_ = false;
   clock::time_point began_, stopped_at_;
   progress_reporter reporter_{options_.on_progress};

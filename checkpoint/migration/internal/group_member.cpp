@@ -16,6 +16,8 @@ tl::unexpected<error> group_aborted() {
 // looks whether its destination lives.
 constexpr std::chrono::milliseconds held_back{200};
 constexpr std::chrono::milliseconds between_attempts{50};
+// Where many tasks join at one moment, the decider closes some of the connections.
+constexpr int attempts_to_join = 5;
 
 }  // namespace
 
@@ -24,25 +26,33 @@ status group_member::join() {
     return make_error(errc::invalid_argument, "the group has no decider to ask");
   }
   of_ = {to_.id, {}, to_.address};
-  STILLMAP_ASSIGN_OR_RETURN(const group_state now,
-                            advance_group(*to_.decider, of_.id, group_state::open, {}, timeout_,
-                                          group_state::open, {}, &of_.certificate));
+  const auto read = [this] {
+    return advance_group(*to_.decider, of_.id, {}, {}, timeout_, group_state::open, {},
+                         &of_.certificate);
+  };
+  auto seen = read();
+  for (int i = 1; i < attempts_to_join && !seen; ++i) {
+    pause();
+    seen = read();
+  }
+  if (!seen) return tl::unexpected(seen.error());
+  const group_state now = *seen;
   if (now == group_state::open) return {};
   if (now == group_state::aborted) return group_aborted();
   const auto e = make_error(errc::busy, "the group takes no further task: begin a new one");
   return tl::unexpected(e.value().with({.found = name_of(now)}));
 }
 
-result<group_state> group_member::advance(group_state to, group_state seen) {
+result<group_state> group_member::advance(std::optional<group_state> to, group_state seen) {
   return advance_group(*to_.decider, of_.id, to, of_.certificate, timeout_, seen, held_back);
 }
 
-result<group_state> group_member::ask(group_state to) {
+result<group_state> group_member::ask(std::optional<group_state> to) {
   return advance_group(*to_.decider, of_.id, to, of_.certificate, timeout_);
 }
 
 result<bool> group_member::may_stop() {
-  const auto now = advance(group_state::open, group_state::open);
+  const auto now = advance({}, group_state::open);
   if (!now) {
     if (!failing_since_) failing_since_ = clock::now();
     if (clock::now() - *failing_since_ > timeout_) return tl::unexpected(now.error());

@@ -28,7 +28,7 @@ class group_member {
 
   // Asks once.
   // Errors: those of advance_group().
-  result<group_state> ask(group_state to = group_state::open);
+  result<group_state> ask(std::optional<group_state> to = {});
   // Waits for `committed` or `aborted`, for group_membership::timeout: then, or once `cancel` is requested or `is_lost`
   // says so, aborts the group, if that is possible still.
   // Errors: those of advance_group(), once it has failed for that time.
@@ -38,7 +38,7 @@ class group_member {
     group_state seen = group_state::stopping;
     for (;;) {
       const bool gives_up = cancel.stop_requested() || clock::now() >= until || is_lost();
-      auto now = advance(gives_up ? group_state::aborted : group_state::open, seen);
+      auto now = advance(gives_up ? std::optional(group_state::aborted) : std::nullopt, seen);
       if (now && (*now == group_state::committed || *now == group_state::aborted)) return now;
       if (now) seen = *now;
       if (!now && clock::now() >= until) return now;
@@ -50,7 +50,7 @@ class group_member {
 
  private:
   using clock = std::chrono::steady_clock;
-  result<group_state> advance(group_state to, group_state seen);
+  result<group_state> advance(std::optional<group_state> to, group_state seen);
   static void pause();
 
   const group_membership &to_;

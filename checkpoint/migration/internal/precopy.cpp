@@ -57,7 +57,8 @@ status precopy::copy_while_running() {
 }
 
 status precopy::copy_again() {
-  if (!can_detect_changes_ || from_.chunks().empty()) return {};
+  // The destination gives up a source that is silent for long.
+  if (!can_detect_changes_ || from_.chunks().empty()) return to_.prepare(from_.layout());
   STILLMAP_RETURN_IF_ERROR(update_layout(true));
   STILLMAP_ASSIGN_OR_RETURN([[maybe_unused]] const std::size_t sent, copy_changes(true));
   return {};

@@ -100,6 +100,7 @@ record session::make_record(ownership o) const {
   r.peer = from_.address + ' ' + from_.name;
   r.contents = contents_;
   r.certificate.clear();
+  r.group = {};
   r.set_transfer(id_, r.epoch, transfer_state::committed);
   return r;
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -83,7 +84,7 @@ enum class outcome : std::uint32_t {
 // docs/migration_groups.md
 struct group_query {
   group_id group;
-  group_state to = group_state::open;    // what its state shall be, if that follows
+  std::optional<group_state> to;         // what its state shall be, if that follows
   group_state seen = group_state::open;  // the reply waits for another state,
   std::uint32_t wait_ms = 0;             // so long at most
 };

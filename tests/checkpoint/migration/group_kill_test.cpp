@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -89,8 +90,12 @@ class dying_group : public stillmap::testing::buffer_test {
       return {};
     };
     options.resume = [&] { runs = true; };
-    options.on_progress = [](const progress &p) {
+    std::stop_source cancel;
+    options.cancel = cancel.get_token();
+    const bool late = read_line(m.folder() + "/late") == "yes";
+    options.on_progress = [&](const progress &p) {
       die_at(p.step);
+      if (late && p.step == step::group_committed) cancel.request_stop();
       if (p.step == step::ready) handoff::testing::say(0, "ready");
       if (p.step == step::intent_recorded) handoff::testing::say(1, "intent");
     };
@@ -141,8 +146,10 @@ class dying_group : public stillmap::testing::buffer_test {
 
   struct killed {
     std::string end;  // "source" or "destination", and its rank; or "coordinator", or nobody
-    int step =
-        -1;  // of migration::step, or of the coordinator: 0 before all stop, 1 before the commit, 2 after
+    // Of migration::step, or of the coordinator: 0 before all stop, 1 before the commit, 2 after.
+    int step = -1;
+    int again = -1;     // where the destination that takes its place is killed
+    bool late = false;  // the sources are cancelled once the group has committed
   };
 
   // Returns where the tasks are: "source", "destination", or what is wrong.
@@ -150,6 +157,11 @@ class dying_group : public stillmap::testing::buffer_test {
     const test_site m;
     const auto group = make_group_id();
     if (!group) return group.error().message();
+    // As the coordinator does by the decider, once that listens.
+    if (const auto begun = advance_group(m.records("destination"), *group, group_state::open);
+        !begun) {
+      return begun.error().message();
+    }
     const bool waits = k.end == "coordinator" && k.step == 1;
     write_group(m, *group, waits ? short_group_timeout : group_timeout);
     const auto start = [&](const std::string &part) {
@@ -161,17 +173,20 @@ class dying_group : public stillmap::testing::buffer_test {
     const auto is_killed = [&](const char *end, int i) {
       return k.end == std::string(end) + ' ' + std::to_string(i);
     };
-    const auto back = [&] {
+    const auto back = [&](int dies_at) {
       for (int i = 0; i < ranks; ++i) {
         if (!is_killed("destination", i)) continue;
         if (const std::string died = there[i]->verdict(); died != "killed") {
           ADD_FAILURE() << "a destination was not killed: " << died;
         }
-        there[i] = std::make_unique<other_process>("destination " + std::to_string(i), m.folder());
+        there[i] = std::make_unique<other_process>("destination " + std::to_string(i), m.folder(),
+                                                   dies_at);
       }
     };
+    if (k.late) std::ofstream(m.folder() + "/late") << "yes\n";
     const auto wanted = coordinate(m, *group, k, here);
-    back();
+    back(k.again);
+    if (k.again >= 0) back(-1);
     // The decider may have been dead.
     for (int i = 0; wanted && !advance(m, *group, *wanted) && i < 1000; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -230,7 +245,9 @@ class dying_group : public stillmap::testing::buffer_test {
 
   static std::string describe(const killed &k) {
     const bool is_step = k.step >= 0 && k.end != "coordinator";
-    return k.end + ", " + (is_step ? name_of(static_cast<step>(k.step)) : std::to_string(k.step));
+    return k.end + ", " + (is_step ? name_of(static_cast<step>(k.step)) : std::to_string(k.step)) +
+           (k.again >= 0 ? std::string(", then ") + name_of(static_cast<step>(k.again)) : "") +
+           (k.late ? ", cancelled too late" : "");
   }
 
   static void expect_one_side(const std::vector<killed> &all, const auto &moves) {
@@ -265,6 +282,19 @@ TEST_F(dying_group, DestinationAtEveryStep) {
   }
   // From the commit on, the group has moved: one that had not got its task yet gets it again.
   expect_one_side(all, [](const killed &k) { return k.step >= int(step::commit_received); });
+}
+
+// Regressions: a task that is sent again was lost where the reply to its commit did not come; and was never sent where
+// somebody had cancelled it before, too late.
+TEST_F(dying_group, ADestinationThatTakesThePlaceOfOne) {
+  std::vector<killed> all;
+  for (const step s :
+       {step::accepted, step::awaiting_commit, step::commit_received, step::ownership_recorded}) {
+    all.push_back({"destination 1", int(step::commit_received), int(s)});
+  }
+  all.push_back({"destination 1", int(step::commit_received), -1, true});
+  all.push_back({"nobody", -1, -1, true});
+  expect_one_side(all, [](const killed &) { return true; });
 }
 
 TEST_F(dying_group, DeciderAtEveryStep) {

@@ -7,7 +7,9 @@
 #include <fstream>
 #include <future>
 #include <mutex>
+#include <optional>
 #include <set>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -32,13 +34,21 @@ group_id new_group() {
   return make_group_id().value();
 }
 
+// A new one whose state is `open`.
+group_id begun_in(const std::string &folder) {
+  const group_id g = new_group();
+  const auto now = advance_group(folder, g, open);
+  if (!now || *now != open) throw std::runtime_error("a group does not begin");
+  return g;
+}
+
 TEST(migration_group, a_state_advances_and_never_goes_back) {
   const test_site m;
   const std::string folder = m.records("destination");
   for (const group_state now : all_states) {
     for (const group_state to : all_states) {
       SCOPED_TRACE(std::string(name_of(now)) + ", " + name_of(to));
-      const group_id g = new_group();
+      const group_id g = begun_in(folder);
       if (now == committed) {
         ASSERT_TRUE(advance_group(folder, g, stopping));
       }
@@ -50,7 +60,7 @@ TEST(migration_group, a_state_advances_and_never_goes_back) {
       const auto after = advance_group(folder, g, to);
       ASSERT_TRUE(after) << after.error().message();
       EXPECT_EQ(*after, follows ? to : now);
-      EXPECT_EQ(*advance_group(folder, g, open), *after) << "another state is read";
+      EXPECT_EQ(*advance_group(folder, g, {}), *after) << "another state is read";
     }
   }
 }
@@ -59,7 +69,7 @@ TEST(migration_group, who_decides_first_decides_for_all) {
   const test_site m;
   const std::string folder = m.records("destination");
   for (int round = 0; round < 20; ++round) {
-    const group_id g = new_group();
+    const group_id g = begun_in(folder);
     ASSERT_TRUE(advance_group(folder, g, stopping));
     std::mutex mutex;
     std::set<group_state> told;
@@ -85,7 +95,7 @@ TEST(migration_group, who_decides_first_decides_for_all) {
 TEST(migration_group, a_damaged_state_decides_nothing) {
   const test_site m;
   const std::string folder = m.records("destination");
-  const group_id g = new_group(), other = new_group();
+  const group_id g = begun_in(folder), other = begun_in(folder);
   ASSERT_TRUE(advance_group(folder, g, aborted));
   ASSERT_TRUE(advance_group(folder, other, stopping));
   const std::string path = folder + '/' + g.text() + ".group";
@@ -120,6 +130,22 @@ TEST(migration_group, a_damaged_state_decides_nothing) {
   EXPECT_TRUE(now.error().is(errc::corrupt));
 }
 
+// Regression: a decider with another directory of records took a group that had committed for one that was open.
+TEST(migration_group, who_does_not_know_a_group_decides_nothing) {
+  const test_site m;
+  const std::string folder = m.records("destination");
+  const group_id g = new_group();
+  for (const std::optional<group_state> to : {std::optional<group_state>(), std::optional(stopping),
+                                              std::optional(committed), std::optional(aborted)}) {
+    const auto now = advance_group(folder, g, to);
+    ASSERT_FALSE(now);
+    EXPECT_TRUE(now.error().is(errc::busy)) << now.error().message();
+    EXPECT_NE(now.error().message().find("same directory of records"), std::string::npos)
+        << now.error().message();
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder + '/' + g.text() + ".group"));
+}
+
 TEST(migration_group, another_process_is_waited_for) {
   const test_site m;
   const group_id g = new_group();
@@ -141,6 +167,7 @@ TEST(migration_group, is_old_or_new_on_a_disk_that_loses_what_was_not_synced) {
     image::check_on_disk({name_of(last),
                           [&](checkpoint::simulated_disk &disk) {
                             disk.make_directories(directory);
+                            ASSERT_TRUE(advance_group(directory, g, open, disk));
                             ASSERT_TRUE(advance_group(directory, g, stopping, disk));
                           },
                           [&](checkpoint::simulated_disk &disk) {
@@ -148,7 +175,7 @@ TEST(migration_group, is_old_or_new_on_a_disk_that_loses_what_was_not_synced) {
                             return now && *now == last;
                           },
                           [&](checkpoint::simulated_disk &disk) {
-                            const auto now = advance_group(directory, g, open, disk);
+                            const auto now = advance_group(directory, g, {}, disk);
                             if (!now) return image::disk_state::mixture;
                             return *now == last       ? image::disk_state::new_one
                                    : *now == stopping ? image::disk_state::old_one
@@ -163,10 +190,10 @@ TEST(migration_group, without_host_memory_nothing_is_decided) {
   stillmap::testing::allocation_sweep all;
   all +=
       stillmap::testing::fail_each_allocation([&](stillmap::testing::failing_allocation &failing) {
-        const group_id g = new_group();
+        const group_id g = begun_in(folder);
         ASSERT_TRUE(advance_group(folder, g, stopping));
         const auto done = failing([&] { return advance_group(folder, g, committed); });
-        const auto is = advance_group(folder, g, open);
+        const auto is = advance_group(folder, g, {});
         ASSERT_TRUE(is) << is.error().message();
         EXPECT_EQ(*is, done ? committed : stopping);
       });
@@ -200,8 +227,9 @@ class deciding : public stillmap::testing::buffer_test {
     (void)at->receive(60s);
     say_and_end("it has come");
   }
-  result<group_state> advance(const group_id &g, group_state to, group_state seen = open,
-                              std::chrono::milliseconds wait = 0ms) const {
+  group_id begun() const { return begun_in(site_->records("destination")); }
+  result<group_state> advance(const group_id &g, std::optional<group_state> to,
+                              group_state seen = open, std::chrono::milliseconds wait = 0ms) const {
     return advance_group(*to_, g, to, {}, 30s, seen, wait);
   }
 
@@ -211,12 +239,12 @@ class deciding : public stillmap::testing::buffer_test {
 };
 
 TEST_F(deciding, a_reply_is_held_back_until_there_is_news) {
-  const group_id g = new_group();
-  EXPECT_EQ(*advance(g, open), open);
-  EXPECT_EQ(*advance(g, open, open, 1ms), open) << "for so long at most";
+  const group_id g = begun();
+  EXPECT_EQ(*advance(g, {}), open);
+  EXPECT_EQ(*advance(g, {}, open, 1ms), open) << "for so long at most";
   auto waits = std::async(std::launch::async, [&] {
     for (;;) {
-      const auto now = advance(g, open, open, 1000ms);
+      const auto now = advance(g, {}, open, 1000ms);
       if (!now || *now != open) return now;
     }
   });
@@ -229,12 +257,12 @@ TEST_F(deciding, a_reply_is_held_back_until_there_is_news) {
 }
 
 TEST_F(deciding, only_the_machine_with_the_certificate_is_believed) {
-  const group_id g = new_group();
+  const group_id g = begun();
   std::string certificate;
   ASSERT_TRUE(advance_group(*to_, g, aborted, {}, 30s, open, {}, &certificate));
   EXPECT_FALSE(certificate.empty());
-  EXPECT_EQ(*advance_group(*to_, g, open, certificate, 30s), aborted);
-  const auto now = advance_group(*to_, g, open, std::string(64, '0'), 30s);
+  EXPECT_EQ(*advance_group(*to_, g, {}, certificate, 30s), aborted);
+  const auto now = advance_group(*to_, g, {}, std::string(64, '0'), 30s);
   ASSERT_FALSE(now);
   EXPECT_TRUE(now.error().is(errc::not_supported)) << now.error().message();
 }
@@ -246,9 +274,9 @@ TEST_F(deciding, who_is_not_accepted_decides_nothing) {
   auto made = receiver::create(dev(), at_destination(*site_), closed);
   ASSERT_TRUE(made) << made.error().message();
   decider_.emplace(std::move(*made));
-  const group_id g = new_group();
+  const group_id g = begun();
   EXPECT_FALSE(advance(g, aborted));
-  EXPECT_EQ(*advance_group(site_->records("destination"), g, open), open);
+  EXPECT_EQ(*advance_group(site_->records("destination"), g, {}), open);
 }
 
 TEST_F(deciding, what_is_no_query_is_refused) {
@@ -260,8 +288,8 @@ TEST_F(deciding, what_is_no_query_is_refused) {
     const auto reply = receive(**c, kind::group_result, 0, 30s);
     return reply ? status() : tl::unexpected(reply.error());
   };
-  const group_id g = new_group();
-  const auto good = encode(group_query{g, open, open, 1});
+  const group_id g = begun();
+  const auto good = encode(group_query{g, {}, open, 1});
   EXPECT_TRUE(ask(good));
   EXPECT_FALSE(ask({}));
   EXPECT_FALSE(ask({good.begin(), good.end() - 1}));
@@ -273,7 +301,7 @@ TEST_F(deciding, what_is_no_query_is_refused) {
     changed[field] = std::byte{4};
     EXPECT_FALSE(ask(changed)) << field;
   }
-  EXPECT_EQ(*advance(g, open), open) << "a refused query has had an effect";
+  EXPECT_EQ(*advance(g, {}), open) << "a refused query has had an effect";
 }
 
 // ---- Tasks of a group.
@@ -286,7 +314,7 @@ TEST_F(deciding, a_task_joins_an_open_group_only) {
     return sender(dev(), both, options).send(*to_);
   };
   for (const group_state late : {stopping, committed, aborted}) {
-    const group_id g = new_group();
+    const group_id g = begun();
     if (late == committed) {
       ASSERT_TRUE(advance(g, stopping));
     }
@@ -298,18 +326,53 @@ TEST_F(deciding, a_task_joins_an_open_group_only) {
         << sent.failure->message();
     EXPECT_NE(sent.failure->message().find(name_of(late)), std::string::npos)
         << sent.failure->message();
-    EXPECT_EQ(*advance(g, open), late) << "who has not joined has no say";
+    EXPECT_EQ(*advance(g, {}), late) << "who has not joined has no say";
   }
-  const sent_memory alone = send_with(new_group(), nullptr);
+  const sent_memory unknown = send_with(new_group(), to_.get());
+  ASSERT_TRUE(unknown.failure);
+  EXPECT_NE(unknown.failure->message().find("do not list the group"), std::string::npos)
+      << unknown.failure->message();
+  const sent_memory alone = send_with(begun(), nullptr);
   ASSERT_TRUE(alone.failure);
   EXPECT_TRUE(alone.failure->is(errc::invalid_argument));
+  EXPECT_EQ(task::wrong(dev()), "");
+}
+
+// Its memory has ended with its process: a task that was restored from an image has another id.
+TEST_F(deciding, a_task_that_its_group_left_behind_is_known_by_its_record) {
+  task t(dev());
+  send_options options = source_options(*site_);
+  record left;
+  left.task = options.task;
+  left.epoch = 1005;
+  left.group = {new_group(), std::string(64, 'a'), "host:4711"};
+  {
+    auto file = record_file::open(options.records, options.task);
+    ASSERT_TRUE(file && file->write(left));
+  }
+  const auto read = read_record(options.records, options.task);
+  ASSERT_TRUE(read && *read);
+  EXPECT_EQ((*read)->group.id, left.group.id);
+  EXPECT_EQ((*read)->group.certificate, left.group.certificate);
+  EXPECT_EQ((*read)->group.address, left.group.address);
+  options.quiesce = []() -> status {
+    ADD_FAILURE() << "it was stopped";
+    return {};
+  };
+  for (const bool resolves : {false, true}) {
+    sender s(dev(), both, options);
+    const sent_memory sent = resolves ? s.resolve(*to_) : s.send(*to_);
+    EXPECT_EQ(sent.owner, owner::source);
+    ASSERT_TRUE(sent.failure);
+    EXPECT_TRUE(sent.failure->is(errc::not_supported)) << sent.failure->message();
+  }
   EXPECT_EQ(task::wrong(dev()), "");
 }
 
 // It is copied meanwhile, and is not stopped.
 TEST_F(deciding, a_task_that_waits_for_others_can_be_cancelled) {
   task t(dev());
-  const group_id g = new_group();
+  const group_id g = begun();
   // Its destination cannot be this process.
   const other_process there("third", site_->folder());
   send_options options = source_options(*site_);
@@ -328,7 +391,7 @@ TEST_F(deciding, a_task_that_waits_for_others_can_be_cancelled) {
   EXPECT_EQ(sent.owner, owner::source);
   ASSERT_TRUE(sent.failure);
   EXPECT_TRUE(sent.failure->is(errc::operation_canceled)) << sent.failure->message();
-  EXPECT_EQ(*advance(g, open), aborted) << "the others need not wait for it";
+  EXPECT_EQ(*advance(g, {}), aborted) << "the others need not wait for it";
 }
 
 }  // namespace
