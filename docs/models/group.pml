@@ -16,6 +16,7 @@
  *   OVERWRITTEN    an abort replaces a commit
  *   OWN_DECISION   a task with its intent on record commits at its destination, whatever the group's state is
  *   RESUMED        a task whose destination ended before it had it runs on at its source, as one without a group does
+ *   FORGETS        a task that is sent again, and refused, runs on, as one without a group does
  *   PATIENT        nobody aborts a group whose coordinator has ended
  */
 
@@ -42,12 +43,14 @@ byte group = G_OPEN;
 #define S_COMMITS 5   /* the same; it knows that the group has committed */
 #define S_LEFT 6      /* the group has moved without it: it must not run here */
 #define S_RUNS 7      /* the task runs, and moves no more */
+#define S_AGAIN 8     /* left behind, and sent again, with an intent on record that names no group */
 byte source[N];
 /* Its record. */
 #define R_OWNER 0
 #define R_INTENT 1
 #define R_RELEASED 2
 #define R_LEFT 3
+#define R_ALONE 4
 byte record[N];
 
 /* A destination. */
@@ -91,6 +94,7 @@ inline abort_group() {
 /* Whether this source, or another process in its place, acts on a record that says intent. */
 #define IN_DOUBT(i) (source[i] == S_INTENT || source[i] == S_COMMITS || (source[i] == S_ENDED && record[i] == R_INTENT))
 #define KNOWS(i) (source[i] == S_COMMITS || (source[i] == S_ENDED && group == G_COMMITTED))
+#define ALONE(i) (source[i] == S_AGAIN || (source[i] == S_ENDED && record[i] == R_ALONE))
 /* The destination's record, and whether it receives the task, say that it can never own it. */
 #define REFUSES(i) (!owned[i] && destination[i] == D_NONE)
 
@@ -178,13 +182,31 @@ end:
      :: else -> record[i] = R_LEFT /* the memory has ended with its process */
      fi;
      check() }
-  /* It is sent again, as one that moves by itself. */
+  /* It is sent again, as one that moves by itself: with an intent that only the destination decides about. */
   :: atomic { source[i] == S_LEFT && destination[i] == D_NONE ->
-     source[i] = S_ENDED;
-     record[i] = R_RELEASED;
+     source[i] = S_AGAIN;
+     record[i] = R_ALONE;
+     destination[i] = D_AWAITS;
+     check() }
+  :: atomic { ALONE(i) && destination[i] == D_AWAITS ->
      destination[i] = D_OWNED;
      owned[i] = true;
      was_owner[i] = true;
+     check() }
+  :: atomic { ALONE(i) && owned[i] && destination[i] != D_NONE ->
+     source[i] = S_ENDED;
+     record[i] = R_RELEASED;
+     check() }
+  :: atomic { ALONE(i) && destination[i] == D_NONE ->
+     owned[i] = false;
+     if
+#ifdef FORGETS
+     :: source[i] == S_AGAIN -> source[i] = S_RUNS; record[i] = R_OWNER
+#else
+     :: source[i] == S_AGAIN -> source[i] = S_LEFT; record[i] = R_LEFT
+#endif
+     :: source[i] == S_ENDED -> record[i] = R_LEFT
+     fi;
      check() }
   /* ---- the destination ---- */
   :: atomic { destination[i] == D_OWNED ->
@@ -248,7 +270,7 @@ proctype at_rest() {
 end:
   timeout;
   for (k : 0 .. N - 1) {
-    assert(!IN_DOUBT(k) && source[k] != S_LEFT && source[k] != S_STOPPED);
+    assert(!IN_DOUBT(k) && !ALONE(k) && source[k] != S_LEFT && source[k] != S_STOPPED);
     here = here + RUNS_HERE(k);
     there = there + (destination[k] == D_RUNS)
   }
