@@ -6,8 +6,10 @@
 #include <charconv>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <stop_token>
+#include <system_error>
 #include <thread>
 
 #include "stillmap/vmm/base/host_memory.h"
@@ -51,15 +53,15 @@ class group_run {
   moved_group run() {
     {
       std::vector<std::jthread> threads;
-      for (std::size_t i = 0; i < tasks_.size(); ++i) {
-        threads.emplace_back([this, i] { ask(i); });
+      if (start(threads)) {
+        decide();
+      } else {
+        abort();
       }
-      decide();
       give_up_later();
     }
-    resolve();
     moved_group out;
-    out.aborted = state_ == group_state::aborted;
+    out.may_have_moved = commit_asked_ && state_ != group_state::aborted;
     for (member &m : members_) out.tasks.push_back({m.socket, std::move(m.sent), m.answered});
     return out;
   }
@@ -69,28 +71,52 @@ class group_run {
     std::string socket;
     result<migration::sent_memory> sent;
     std::optional<step> reached;
-    bool ended = false, answered = false;
+    bool asked = false, ended = false, answered = false;
   };
 
+  // Whether each task has a thread that asks it.
+  bool start(std::vector<std::jthread> &threads) {
+    try {
+      for (std::size_t i = 0; i < tasks_.size(); ++i) {
+        threads.emplace_back([this, i] { ask(i); });
+        members_[i].asked = true;
+      }
+      return true;
+    } catch (const std::system_error &) {
+    } catch (const std::bad_alloc &) {
+    }
+    return false;
+  }
+
   void ask(std::size_t i) {
-    control::migrate_request r = tasks_[i].request;
-    r.group = id_;
-    auto sent = with_host_memory([&] {
-      control::client_options options;
-      options.cancel = given_up_.get_token();
-      return control::client(tasks_[i].socket, options)
-          .migrate(r, [&](const migration::progress &p) {
-            const std::lock_guard lock(mutex_);
-            // Between, a task that waits for the others is copied again.
-            members_[i].reached = std::max(members_[i].reached.value_or(p.step), p.step);
-            changed_.notify_all();
-          });
-    });
+    auto sent = with_host_memory([&] { return migrate(i); });
     const std::lock_guard lock(mutex_);
-    members_[i].answered = !given_up_.stop_requested();
+    members_[i].answered = sent || !given_up_.stop_requested();
     members_[i].sent = std::move(sent);
     members_[i].ended = true;
     changed_.notify_all();
+  }
+
+  result<migration::sent_memory> migrate(std::size_t i) {
+    control::client_options options;
+    options.cancel = given_up_.get_token();
+    const control::client client(tasks_[i].socket, options);
+    control::migrate_request r = tasks_[i].request;
+    r.group = id_;
+    auto sent = client.migrate(r, [&](const migration::progress &p) {
+      const std::lock_guard lock(mutex_);
+      // Between, a task that waits for the others is copied again.
+      members_[i].reached = std::max(members_[i].reached.value_or(p.step), p.step);
+      changed_.notify_all();
+    });
+    // One in doubt asks again, and one that the group has left behind is sent again.
+    while (sent && sent->owner == migration::owner::in_doubt && !given_up_.stop_requested()) {
+      std::this_thread::sleep_for(resolve_interval);
+      auto settled = client.resolve();
+      if (!settled && settled.error().code == std::errc::invalid_argument) break;  // another did
+      if (settled) sent = std::move(settled);
+    }
+    return sent;
   }
 
   // Whether all members come to a step before one ends.
@@ -117,6 +143,7 @@ class group_run {
     if (!all_reach(step::intent_recorded, tasks_.front().request.group_timeout)) return abort();
     say("are stopped, all memory has arrived, every digest compared, and the intents to give up "
         "ownership are on record");
+    commit_asked_ = true;
     if (advance(group_state::committed)) say("move");
   }
 
@@ -127,7 +154,8 @@ class group_run {
     const auto time =
         state_ == group_state::aborted ? r.timeout : std::max(within_, r.group_timeout);
     (void)changed_.wait_for(lock, time, [this] {
-      return std::all_of(members_.begin(), members_.end(), [](const member &m) { return m.ended; });
+      return std::all_of(members_.begin(), members_.end(),
+                         [](const member &m) { return m.ended || !m.asked; });
     });
     given_up_.request_stop();
   }
@@ -147,19 +175,6 @@ class group_run {
     }
   }
 
-  // Those in doubt ask, and one that the group has left behind is sent again.
-  void resolve() {
-    const auto until = clock::now() + within_;
-    for (member &m : members_) {
-      while (m.sent && m.sent->owner == migration::owner::in_doubt) {
-        auto settled = control::client(m.socket).resolve();
-        if (settled) m.sent = std::move(settled);
-        if (clock::now() > until) break;
-        std::this_thread::sleep_for(resolve_interval);
-      }
-    }
-  }
-
   void say(const char *what) const {
     if (!silent_) fmt::print(stderr, "migrate: all {} {}\n", counted(tasks_.size(), "task"), what);
   }
@@ -170,6 +185,7 @@ class group_run {
   const std::chrono::milliseconds within_;
   const bool silent_;
   group_state state_ = group_state::open;  // as last seen
+  bool commit_asked_ = false;
   std::stop_source given_up_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -206,6 +222,9 @@ outcome<moved_group> migrate_group(const std::vector<group_task> &tasks,
   const operation_scope scope("stillmap task");
   const auto id = migration::make_group_id();
   if (!id) return fail(id.error());
+  const auto begun =
+      migration::advance_group(decider, *id, group_state::open, {}, tasks.front().request.timeout);
+  if (!begun) return fail(begun.error().about(tasks.front().request.decider));
   return group_run(tasks, decider, *id, within, silent).run();
 }
 

@@ -122,6 +122,9 @@ void print_json(const std::vector<record_info> &all) {
       json.field("state", name_of(s.value->state)).field("epoch", s.value->epoch);
       json.field("peer", s.value->peer).field("session", s.value->session.text());
       json.field("in_doubt", s.value->state == ownership::intent && !s.locked);
+      const migration::group_reference &group = s.value->group;
+      group.id.is_zero() ? json.nothing("group") : json.field("group", group.id.text());
+      json.field("left_behind", s.value->state == ownership::owner && !group.id.is_zero());
     } else {
       json.nothing("state").field("error", s.failure ? s.failure->message() : "");
     }
@@ -201,7 +204,10 @@ outcome<exit_status> resolve_record(const migrate_resolve_options &o,
     options.group = {group.id, decides.get(), decider};
   }
   migration::sent_memory sent = migration::sender(d, {}, options).resolve(*there);
-  if (sent.failure && sent.failure->is(errc::invalid_argument))
+  // Its memory has ended with its process, and its group has moved.
+  const bool lost = sent.owner == migration::owner::source && sent.failure &&
+                    sent.failure->is(errc::not_supported);
+  if (sent.failure && (lost || sent.failure->is(errc::invalid_argument)))
     return fail(sent.failure->about(o.place));
   sent.to.address = to;
   if (o.json || sent.owner == migration::owner::in_doubt) {

@@ -108,13 +108,6 @@ control::migrate_request request_of(const migrate_send_options &o) {
   return r;
 }
 
-bool has_moved(const moved_task &t) {
-  return t.sent && t.sent->owner == migration::owner::destination;
-}
-bool is_in_doubt(const moved_group &group, const moved_task &t) {
-  if (!t.answered) return !group.aborted;
-  return t.sent && t.sent->owner == migration::owner::in_doubt;
-}
 error why_not(const moved_task &t) {
   return t.sent ? t.sent->failure.value_or(error{}) : t.sent.error();
 }
@@ -146,23 +139,37 @@ bool follows_another(const moved_task &t) {
 
 tl::unexpected<failure> fail_group(const moved_group &group) {
   const moved_task *first = nullptr;
-  std::vector<std::string> in_doubt;
+  std::vector<std::string> stopped, unknown;
+  std::size_t moved = 0;
   for (const moved_task &t : group.tasks) {
-    if (has_moved(t)) continue;
+    moved += t.has_moved();
+    if (t.has_moved()) continue;
     if (first == nullptr || (follows_another(*first) && !follows_another(t))) first = &t;
-    if (is_in_doubt(group, t)) in_doubt.push_back(printable(t.socket));
+    if (t.is_in_doubt()) stopped.push_back(printable(t.socket));
+    if (!t.is_in_doubt() && group.may_have_moved) unknown.push_back(printable(t.socket));
   }
   failure f = first->answered
                   ? failure(why_not(*first).about(first->socket))
                   : failure(exit_busy, fmt::format("{}: no answer", printable(first->socket)));
-  if (in_doubt.empty()) {
+  if (stopped.empty() && unknown.empty()) {
     f.line += "; no task has moved, and each that lives continues here";
-  } else {
-    f.line = fmt::format(
-        "in doubt: {}; nothing is lost, and these tasks are stopped: {}; once their receivers can "
-        "answer, for each: stillmap task migrate resolve SOCKET",
-        f.line, join(in_doubt, ", "));
-    f.status = exit_in_doubt;
+    return tl::unexpected(std::move(f));
+  }
+  f.status = exit_in_doubt;
+  f.line =
+      fmt::format("in doubt: {}; {} of {} tasks have moved", f.line, moved, group.tasks.size());
+  if (!stopped.empty()) {
+    f.line += fmt::format(
+        "; these are stopped, and nothing of them is lost: {}; once their receivers "
+        "can answer, for each: stillmap task migrate resolve SOCKET",
+        join(stopped, ", "));
+  }
+  if (!unknown.empty()) {
+    f.line += fmt::format(
+        "; these have ended, or do not answer: {}; for each that has ended, within a "
+        "minute: stillmap task migrate resolve RECORDS --task ID, as stillmap task "
+        "migrate status RECORDS says",
+        join(unknown, ", "));
   }
   return tl::unexpected(std::move(f));
 }
@@ -191,7 +198,9 @@ outcome<exit_status> send_each(const migrate_send_options &o) {
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto all,
                             migrate_group(tasks, *decider, milliseconds_of(o.within), o.json));
-  if (!std::all_of(all.tasks.begin(), all.tasks.end(), has_moved)) return fail_group(all);
+  if (!std::all_of(all.tasks.begin(), all.tasks.end(),
+                   [](const moved_task &t) { return t.has_moved(); }))
+    return fail_group(all);
   return print_moved(all.tasks, o.json);
 }
 
