@@ -1,7 +1,6 @@
 #include "stillmap/checkpoint/migration/tls.h"
 
 #include <linux/sockios.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/err.h>
@@ -15,6 +14,7 @@
 #include <atomic>
 #include <cerrno>
 
+#include "stillmap/checkpoint/base/tcp_socket.h"
 #include "stillmap/checkpoint/migration/internal/tls_context.h"
 #include "stillmap/checkpoint/migration/internal/tls_socket.h"
 #include "stillmap/vmm/base/fork_closed_fd.h"
@@ -27,70 +27,11 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
+using checkpoint::tcp_listener;
+using checkpoint::wait_for_socket;
+
 tl::unexpected<error> system_error(const char *reason, int code) {
   return make_system_error(code, reason);
-}
-
-struct endpoint {
-  std::string host, port;
-};
-// Errors: invalid_argument.
-result<endpoint> parse(const std::string &address) {
-  const std::size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon + 1 == address.size()) {
-    return tl::unexpected(
-        make_error(errc::invalid_argument, "not an address: use HOST:PORT").value().about(address));
-  }
-  std::string host = address.substr(0, colon);
-  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
-  return endpoint{host, address.substr(colon + 1)};
-}
-
-using addresses = owned<addrinfo, ::freeaddrinfo>;
-
-result<addresses> resolve_host(const endpoint &e, bool listening) {
-  addrinfo want{};
-  want.ai_family = AF_UNSPEC;
-  want.ai_socktype = SOCK_STREAM;
-  want.ai_flags = listening ? AI_PASSIVE : AI_ADDRCONFIG;
-  addrinfo *first = nullptr;
-  const int failed =
-      ::getaddrinfo(e.host.empty() ? nullptr : e.host.c_str(), e.port.c_str(), &want, &first);
-  if (failed != 0) {
-    return tl::unexpected(
-        make_error(errc::invalid_argument, ::gai_strerror(failed)).value().about(e.host));
-  }
-  return addresses(first);
-}
-
-// -1: none could be created, and errno says why.
-fork_closed_fd create_socket(const addrinfo &of) {
-  return fork_closed_fd::create(
-      [&] { return ::socket(of.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
-}
-
-std::string to_text(const sockaddr *address, socklen_t bytes) {
-  char host[NI_MAXHOST], port[NI_MAXSERV];
-  if (::getnameinfo(address, bytes, host, sizeof host, port, sizeof port,
-                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    return "?";
-  }
-  const bool six = address->sa_family == AF_INET6;
-  return (six ? "[" : "") + std::string(host) + (six ? "]:" : ":") + port;
-}
-
-status wait_for(int fd, short what, clock::time_point until) {
-  for (;;) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(until - clock::now()).count();
-    pollfd p{fd, what, 0};
-    const int n = ::poll(&p, 1, static_cast<int>(std::clamp<long long>(left, 0, 1 << 30)));
-    if (n > 0) return {};
-    if (n == 0) return make_error(errc::busy, "timed out: the peer is silent");
-    if (errno != EINTR) return system_error("poll failed", errno);
-  }
 }
 
 class tls_channel final : public channel {
@@ -143,7 +84,7 @@ class tls_channel final : public channel {
     const auto until = clock::now() + timeout;
     ::shutdown(socket_.get(), SHUT_WR);
     std::array<std::byte, 4096> discarded;
-    while (clock::now() < until && wait_for(socket_.get(), POLLIN, until)) {
+    while (clock::now() < until && wait_for_socket(socket_.get(), POLLIN, until)) {
       const ssize_t n = ::recv(socket_.get(), discarded.data(), discarded.size(), 0);
       if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return;
     }
@@ -235,7 +176,7 @@ class tls_channel final : public channel {
             return tl::unexpected(openssl_error(code_of_failure, "TLS failed"));
         }
       }
-      STILLMAP_RETURN_IF_ERROR(wait_for(socket_.get(), what, until));
+      STILLMAP_RETURN_IF_ERROR(wait_for_socket(socket_.get(), what, until));
     }
   }
 
@@ -251,7 +192,7 @@ class tls_channel final : public channel {
           return system_error("the connection is broken", errno != 0 ? errno : ECONNRESET);
         }
       }
-      STILLMAP_RETURN_IF_ERROR(wait_for(socket_.get(), POLLOUT, until));
+      STILLMAP_RETURN_IF_ERROR(wait_for_socket(socket_.get(), POLLOUT, until));
     }
   }
 
@@ -266,87 +207,42 @@ class tls_channel final : public channel {
 
 class tls_transport final : public transport {
  public:
-  tls_transport(std::string address, endpoint to, owned_context context)
+  tls_transport(std::string address, owned_context context)
       : address_(std::move(address)),
-        endpoint_(std::move(to)),
         context_(std::make_shared<const owned_context>(std::move(context))) {}
 
   result<std::unique_ptr<channel>> connect(std::chrono::milliseconds timeout) override {
     return with_host_memory(
         "migration::transport::connect", [&]() -> result<std::unique_ptr<channel>> {
-          STILLMAP_ASSIGN_OR_RETURN(const addresses found, resolve_host(endpoint_, false));
-          const auto until = clock::now() + timeout;
-          status last = system_error("the host has no address", EADDRNOTAVAIL);
-          for (const addrinfo *a = found.get(); a != nullptr; a = a->ai_next) {
-            fork_closed_fd s = create_socket(*a);
-            if (s.get() < 0) {
-              last = system_error("no socket could be created", errno);
-              continue;
-            }
-            if (::connect(s.get(), a->ai_addr, a->ai_addrlen) != 0) {
-              if (errno != EINPROGRESS) {
-                last = system_error("connecting failed", errno);
-                continue;
-              }
-              if (last = wait_for(s.get(), POLLOUT, until); !last) continue;
-              int failed = 0;
-              socklen_t bytes = sizeof failed;
-              ::getsockopt(s.get(), SOL_SOCKET, SO_ERROR, &failed, &bytes);
-              if (failed != 0) {
-                last = system_error("connecting failed", failed);
-                continue;
-              }
-            }
-            return std::make_unique<tls_channel>(context_, std::move(s), false, address_);
-          }
-          return tl::unexpected(last.error().about(address_));
+          STILLMAP_ASSIGN_OR_RETURN(fork_closed_fd s,
+                                    checkpoint::connect_tcp(address_, clock::now() + timeout));
+          return std::make_unique<tls_channel>(context_, std::move(s), false, address_);
         });
   }
 
  private:
   const std::string address_;
-  const endpoint endpoint_;
   const std::shared_ptr<const owned_context> context_;
 };
 
 class tls_acceptor final : public acceptor {
  public:
-  tls_acceptor(fork_closed_fd socket, std::string address, owned_context context)
-      : socket_(std::move(socket)),
-        address_(std::move(address)),
-        context_(std::make_shared<const owned_context>(std::move(context))) {}
+  tls_acceptor(tcp_listener at, owned_context context)
+      : at_(std::move(at)), context_(std::make_shared<const owned_context>(std::move(context))) {}
 
   result<std::unique_ptr<channel>> accept(std::chrono::milliseconds timeout) override {
-    return with_host_memory(
-        "migration::acceptor::accept", [&]() -> result<std::unique_ptr<channel>> {
-          const auto until = clock::now() + timeout;
-          for (;;) {
-            sockaddr_storage from{};
-            socklen_t bytes = sizeof from;
-            auto s = fork_closed_fd::create([&] {
-              return ::accept4(socket_.get(), reinterpret_cast<sockaddr *>(&from), &bytes,
-                               SOCK_CLOEXEC | SOCK_NONBLOCK);
-            });
-            if (s.get() >= 0) {
-              return std::make_unique<tls_channel>(
-                  context_, std::move(s), true,
-                  to_text(reinterpret_cast<sockaddr *>(&from), bytes));
-            }
-            const int code = errno;
-            if (code == EINVAL) return system_error("the acceptor was shut down", ECANCELED);
-            if (code != EAGAIN && code != EINTR && code != ECONNABORTED) {
-              return system_error("accepting failed", code);
-            }
-            STILLMAP_RETURN_IF_ERROR(wait_for(socket_.get(), POLLIN, until));
-          }
-        });
+    return with_host_memory("migration::acceptor::accept",
+                            [&]() -> result<std::unique_ptr<channel>> {
+                              STILLMAP_ASSIGN_OR_RETURN(auto c, at_.accept(clock::now() + timeout));
+                              return std::make_unique<tls_channel>(context_, std::move(c.socket),
+                                                                   true, std::move(c.from));
+                            });
   }
-  std::string address() const override { return address_; }
-  void shutdown() noexcept override { ::shutdown(socket_.get(), SHUT_RDWR); }
+  std::string address() const override { return at_.address(); }
+  void shutdown() noexcept override { at_.shutdown(); }
 
  private:
-  fork_closed_fd socket_;
-  const std::string address_;
+  const tcp_listener at_;
   const std::shared_ptr<const owned_context> context_;
 };
 
@@ -356,9 +252,9 @@ result<std::unique_ptr<transport>> create_tls_transport(const std::string &addre
                                                         const credentials &c) {
   return with_host_memory(
       "migration::create_tls_transport", [&]() -> result<std::unique_ptr<transport>> {
-        STILLMAP_ASSIGN_OR_RETURN(endpoint to, parse(address));
+        STILLMAP_ASSIGN_OR_RETURN(const auto to, checkpoint::parse_tcp_address(address));
         STILLMAP_ASSIGN_OR_RETURN(owned_context context, create_tls_context(c, &to.host));
-        return std::make_unique<tls_transport>(address, std::move(to), std::move(context));
+        return std::make_unique<tls_transport>(address, std::move(context));
       });
 }
 
@@ -366,22 +262,10 @@ result<std::unique_ptr<acceptor>> create_tls_acceptor(const std::string &address
                                                       const credentials &c) {
   return with_host_memory(
       "migration::create_tls_acceptor", [&]() -> result<std::unique_ptr<acceptor>> {
-        STILLMAP_ASSIGN_OR_RETURN(const endpoint at, parse(address));
+        STILLMAP_RETURN_IF_ERROR(checkpoint::parse_tcp_address(address));
         STILLMAP_ASSIGN_OR_RETURN(owned_context context, create_tls_context(c, nullptr));
-        STILLMAP_ASSIGN_OR_RETURN(const addresses found, resolve_host(at, true));
-        const addrinfo *const a = found.get();
-        fork_closed_fd s = create_socket(*a);
-        const int on = 1;
-        if (s.get() >= 0) ::setsockopt(s.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        if (s.get() < 0 || ::bind(s.get(), a->ai_addr, a->ai_addrlen) != 0 ||
-            ::listen(s.get(), SOMAXCONN) != 0) {
-          return make_system_error(errno, "cannot listen", address);
-        }
-        sockaddr_storage bound{};
-        socklen_t bytes = sizeof bound;
-        ::getsockname(s.get(), reinterpret_cast<sockaddr *>(&bound), &bytes);
-        return std::make_unique<tls_acceptor>(
-            std::move(s), to_text(reinterpret_cast<sockaddr *>(&bound), bytes), std::move(context));
+        STILLMAP_ASSIGN_OR_RETURN(tcp_listener at, tcp_listener::create(address));
+        return std::make_unique<tls_acceptor>(std::move(at), std::move(context));
       });
 }
 

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "stillmap/checkpoint/base/tcp_socket.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/operation.h"
 #include "stillmap/vmm/base/try.h"
@@ -86,11 +87,13 @@ status channel::handshake(std::chrono::milliseconds timeout) {
 // A worker costs memory and descriptors: the accepting end makes one for who knows the protocol.
 result<std::vector<std::byte>> channel::exchange_addresses(clock::time_point until) {
   std::array<std::byte, greeting.size()> theirs;
-  if (!accepting_) STILLMAP_RETURN_IF_ERROR(write_all(socket_.get(), our_greeting(), until));
-  STILLMAP_RETURN_IF_ERROR(read_all(socket_.get(), theirs, until));
+  if (!accepting_)
+    STILLMAP_RETURN_IF_ERROR(checkpoint::write_all(socket_.get(), our_greeting(), until));
+  STILLMAP_RETURN_IF_ERROR(checkpoint::read_all(socket_.get(), theirs, until));
   handshake_begun_ = true;
   STILLMAP_RETURN_IF_ERROR(check_greeting(theirs));
-  if (accepting_) STILLMAP_RETURN_IF_ERROR(write_all(socket_.get(), our_greeting(), until));
+  if (accepting_)
+    STILLMAP_RETURN_IF_ERROR(checkpoint::write_all(socket_.get(), our_greeting(), until));
 
   std::vector<std::byte> address;
   {
@@ -102,17 +105,18 @@ result<std::vector<std::byte>> channel::exchange_addresses(clock::time_point unt
     worker_.emplace(std::move(made));
   }
   std::uint32_t bytes = htonl(static_cast<std::uint32_t>(address.size()));
-  STILLMAP_RETURN_IF_ERROR(write_all(socket_.get(), std::as_bytes(std::span(&bytes, 1)), until));
-  STILLMAP_RETURN_IF_ERROR(write_all(socket_.get(), address, until));
   STILLMAP_RETURN_IF_ERROR(
-      read_all(socket_.get(), std::as_writable_bytes(std::span(&bytes, 1)), until));
+      checkpoint::write_all(socket_.get(), std::as_bytes(std::span(&bytes, 1)), until));
+  STILLMAP_RETURN_IF_ERROR(checkpoint::write_all(socket_.get(), address, until));
+  STILLMAP_RETURN_IF_ERROR(
+      checkpoint::read_all(socket_.get(), std::as_writable_bytes(std::span(&bytes, 1)), until));
   bytes = ntohl(bytes);
   if (bytes == 0 || bytes > max_worker_address) {
     return make_error(errc::corrupt, "the address of the peer's UCX worker has a wrong size", bytes,
                       max_worker_address, error_unit::bytes);
   }
   address.resize(bytes);
-  STILLMAP_RETURN_IF_ERROR(read_all(socket_.get(), address, until));
+  STILLMAP_RETURN_IF_ERROR(checkpoint::read_all(socket_.get(), address, until));
   return address;
 }
 
@@ -310,7 +314,7 @@ void channel::close_gracefully(std::chrono::milliseconds timeout) noexcept {
   flush(std::min(until, clock::now() + disconnect_timeout));
   ::shutdown(socket_.get(), SHUT_WR);
   for (std::array<std::byte, 64> discarded; clock::now() < until;) {
-    if (!wait_for_socket(socket_.get(), POLLIN, until)) return;
+    if (!checkpoint::wait_for_socket(socket_.get(), POLLIN, until)) return;
     const ssize_t n = ::recv(socket_.get(), discarded.data(), discarded.size(), 0);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return;
   }

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "stillmap/checkpoint/migration/transport.h"
-#include "stillmap/checkpoint/ucx/internal/tcp_socket.h"
 #include "stillmap/checkpoint/ucx/internal/worker.h"
 #include "stillmap/vmm/base/fork_closed_fd.h"
 #include "stillmap/vmm/base/mutex.h"

@@ -3,17 +3,19 @@
 
 #include <ucp/api/ucp.h>
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
 
-#include "stillmap/checkpoint/ucx/internal/tcp_socket.h"
 #include "stillmap/vmm/base/error.h"
 #include "stillmap/vmm/base/owned_fd.h"
 
 namespace stillmap::ucx {
+
+using clock = std::chrono::steady_clock;
 
 // Errors: the system's, by the status; the subject is UCX's text.
 tl::unexpected<error> ucx_error(ucs_status_t s, const char *reason);
