@@ -37,7 +37,8 @@ struct data_fault {
 
 class faulty_data final : public transport {
  public:
-  faulty_data(std::unique_ptr<transport> to, data_fault f) : to_(std::move(to)), fault_(f) {}
+  faulty_data(std::unique_ptr<transport> to, data_fault f)
+      : to_(std::move(to)), fault_(f), chunks_to_change_(f.changed_chunks) {}
   result<std::unique_ptr<channel>> connect(std::chrono::milliseconds wait) override {
     auto c = to_->connect(wait);
     if (!c) return c;
@@ -57,7 +58,7 @@ class faulty_data final : public transport {
       std::vector<std::byte> bytes(b.begin(), b.end());
       const auto head = decode_header(b.first<header::bytes>());
       if (head && head->digest != image::digest()) ++of_.digests_;
-      if (head && head->what == kind::chunk && of_.fault_.changed_chunks-- > 0) {
+      if (head && head->what == kind::chunk && of_.chunks_to_change_-- > 0) {
         bytes[4711] ^= std::byte{16};
       }
       const std::size_t sent = of_.sent_ += b.size();
@@ -76,7 +77,8 @@ class faulty_data final : public transport {
     std::unique_ptr<channel> c_;
   };
   std::unique_ptr<transport> to_;
-  data_fault fault_;
+  const data_fault fault_;
+  std::atomic<int> chunks_to_change_;  // each channel has a thread
   std::atomic<std::size_t> sent_{0}, digests_{0};
 };
 
