@@ -353,10 +353,7 @@ class sender::core {
       if (reply) {
         if (*reply == outcome::owner) release();
         // Else the group has not moved, or the destination has never had the task.
-        if (*reply == outcome::refused && is_of_group() && !group_is_committed_)
-          take_back();
-        else if (*reply == outcome::refused)
-          refused();
+        if (*reply == outcome::refused) group_ && !group_is_committed_ ? take_back() : refused();
         return;
       }
       out_.failure = reply.error();
@@ -364,8 +361,6 @@ class sender::core {
       std::this_thread::sleep_for(delay);
     }
   }
-
-  bool is_of_group() const { return group_.has_value(); }
 
   // The group's decision first, without which nobody commits. `last`: aborts a group that has none.
   result<outcome> ask_once(transport &to, std::string_view certificate, bool last) {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "stillmap/checkpoint/migration/tls.h"
-
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/progress.h"
 #include "tools/stillmap/common/size.h"
