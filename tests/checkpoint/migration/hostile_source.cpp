@@ -17,7 +17,7 @@ namespace {
 
 using bytes_view = std::span<const std::byte>;
 constexpr std::size_t channels = 4;
-constexpr std::uint32_t chunk_bytes = 64 << 10;
+constexpr std::uint32_t hostile_chunk_bytes = 64 << 10;
 
 // State shared by both ends of one channel.
 struct connection {
@@ -187,9 +187,9 @@ std::string play(source &from, bytes_view operations) {
       h.number = r.read<std::uint64_t>();
       const bool zeros = r.read<std::uint8_t>() % 2 == 1;
       const std::uint64_t length = r.read<std::uint16_t>();
-      std::vector<std::byte> body(length == 0xffff ? chunk_bytes : length);
+      std::vector<std::byte> body(length == 0xffff ? hostile_chunk_bytes : length);
       if (length != 0xffff) r.bytes(body);
-      if (zeros) h.digest = image::digest_of_zeros({}, chunk_bytes).value();
+      if (zeros) h.digest = image::digest_of_zeros({}, hostile_chunk_bytes).value();
       put_names(h.what, body, from.session());
       h.body = body.size();
       all.resize(header::bytes);
