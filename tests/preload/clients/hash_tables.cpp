@@ -30,7 +30,7 @@ extern "C" {
 static int forty_two() {
   return 42;
 }
-static int (*choose())() {
+__attribute__((used)) static int (*choose())() {
   return &forty_two;
 }
 }
