@@ -111,6 +111,7 @@ class migrating_without_host_memory : public stillmap::testing::buffer_test {
       while (sent.owner == owner::in_doubt) sent = from.resolve(*to);
       const bool kept = sent.owner == owner::source;
       std::string what = kept ? "kept" + task::wrong(dev()) : "moved";
+      if (kept && sent.failure) what += ": " + sent.failure->message();
       say(round, what);
     }
   }
@@ -119,7 +120,8 @@ class migrating_without_host_memory : public stillmap::testing::buffer_test {
   bool receive_one(other_process &there) {
     tell(*site_, "begin");
     const std::string what = there.said(round_++);
-    EXPECT_TRUE(what == "moved" || what == "kept") << what;
+    EXPECT_TRUE(what == "moved" || what.rfind("kept: ", 0) == 0) << what;
+    why_kept_ = what;
     return what == "moved";
   }
   void expect_arrived(receiver &at) {
@@ -130,6 +132,7 @@ class migrating_without_host_memory : public stillmap::testing::buffer_test {
 
   std::optional<test_site> site_;
   std::size_t round_ = 0;
+  std::string why_kept_;  // by the last receive_one()
   allocation_sweep all_;
 };
 
@@ -289,7 +292,7 @@ TEST_F(migrating_without_host_memory, a_destination_gets_the_task_or_nothing) {
       if (moved) {
         expect_arrived(at);
       } else {
-        EXPECT_TRUE(failed);
+        EXPECT_TRUE(failed) << why_kept_;
         EXPECT_FALSE(at.receive(0ms));
       }
       EXPECT_EQ(before.more_now(driver()), "");

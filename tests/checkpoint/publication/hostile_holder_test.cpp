@@ -376,10 +376,15 @@ TEST_F(hostile_holder, a_publisher_waits_for_each_message_once) {
     SCOPED_TRACE(n);
     behaviour b{honest};
     b.bytes = n;
-    EXPECT_EQ(publish_to(b), n < ready ? publisher_state::failed : publisher_state::in_doubt);
+    const publisher_state expected =
+        n < ready ? publisher_state::failed : publisher_state::in_doubt;
+    EXPECT_EQ(publish_to(b), expected);
     b.ends = false;
     b.timeout = 30ms;
-    EXPECT_EQ(publish_to(b), n < ready ? publisher_state::failed : publisher_state::in_doubt);
+    // On a busy machine, the holder's thread may take longer to say anything.
+    if (publish_to(b) == expected && timed_out_) continue;
+    b.timeout = 3s;
+    EXPECT_EQ(publish_to(b), expected);
     EXPECT_TRUE(timed_out_);
   }
   for (const step at :
