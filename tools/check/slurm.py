@@ -128,8 +128,10 @@ class Cluster:
         expect(system, "Debian's plugins of Slurm are not in /usr/lib/*/slurm-wlm")
         # Jobs of a gang have the same processors; others have not.
         share = "FORCE:1" if "GANG" in self.preempt_mode else "NO"
-        for name in ("state", "spool"):
+        for name in ("state", "spool", "pmix"):
             (self.folder / name).mkdir()
+        # Not in /tmp, where another cluster's job with the same number may be, or what it has left.
+        (self.folder / "mpi.conf").write_text(f"PMIxCliTmpDirBase={self.folder}/pmix\n", encoding="utf-8")
         (self.folder / "slurm.conf").write_text(f"""
 ClusterName=stillmap
 SlurmUser=root
