@@ -514,6 +514,8 @@ def ranks(cluster):
 def run_again(cluster, job, first):
     """A job that has had itself requeued: it has saved its memory."""
     print("  " + cluster.run("stillmap", "image", "verify", job.folder / f"job-{job.id}.smi").strip().splitlines()[-1])
+    # slurmd takes no credential of the second in which it has revoked the job's ("Killing non-startable batch").
+    time.sleep(1.5)
     # Slurm waits for two minutes by itself.
     cluster.run("scontrol", "update", f"JobId={job.id}", "TimeLimit=30", "StartTime=now")
     wait_for("the second run", lambda: job.pids() != first)
