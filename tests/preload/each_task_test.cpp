@@ -70,6 +70,17 @@ TEST_F(each_task, stays_as_it_was_where_one_does_not_answer) {
   EXPECT_EQ(hangs->end(), 0);
 }
 
+TEST_F(each_task, says_who_refused_where_another_does_not_answer) {
+  const auto hangs = start_rank(), captures = start_rank();
+  ASSERT_EQ(captures->ask("capture"), "ok");
+  ::kill(hangs->pid(), SIGSTOP);
+  const client_result away = command("suspend", "1");
+  ::kill(hangs->pid(), SIGCONT);
+  EXPECT_EQ(away.status, 4) << away.err;
+  EXPECT_NE(away.err.find(captures->address()), std::string::npos) << away.err;
+  EXPECT_NE(away.err.find("captures a graph"), std::string::npos) << away.err;
+}
+
 TEST_F(each_task, is_resumed_by_none_where_one_cannot) {
   const auto a = start_rank(), b = start_rank();
   ASSERT_EQ(command("suspend").status, 0);

@@ -86,6 +86,18 @@ TEST_F(slurm_job, stays_whole_where_a_task_does_not_answer) {
   EXPECT_EQ(bytes_in(*b).suspended, 0u) << "what it finds in its socket is over";
 }
 
+TEST_F(slurm_job, stays_whole_where_time_runs_out_in_an_attempt) {
+  const auto a = start_rank(), b = start_rank();
+  ASSERT_EQ(a->ask("allocate 25"), "ok");
+  ASSERT_EQ(b->ask("capture"), "ok");
+  for (int i = 0; i < 2; ++i) {
+    const client_result refused = command("suspend", "2");
+    EXPECT_EQ(refused.status, 4) << refused.err;
+    EXPECT_EQ(refused.err.find("is not known"), std::string::npos) << refused.err;
+    EXPECT_EQ(bytes_in(*a).suspended, 0u) << refused.err;
+  }
+}
+
 TEST_F(slurm_job, waits_for_memory_that_another_has) {
   const auto a = start_rank();
   ASSERT_EQ(a->ask("allocate 10"), "ok");

@@ -128,8 +128,10 @@ class Cluster:
         expect(system, "Debian's plugins of Slurm are not in /usr/lib/*/slurm-wlm")
         # Jobs of a gang have the same processors; others have not.
         share = "FORCE:1" if "GANG" in self.preempt_mode else "NO"
-        for name in ("state", "spool"):
+        for name in ("state", "spool", "pmix"):
             (self.folder / name).mkdir()
+        # Not in /tmp, where another cluster's job with the same number may be, or what it has left.
+        (self.folder / "mpi.conf").write_text(f"PMIxCliTmpDirBase={self.folder}/pmix\n", encoding="utf-8")
         (self.folder / "slurm.conf").write_text(f"""
 ClusterName=stillmap
 SlurmUser=root
@@ -232,7 +234,7 @@ PartitionName=high Nodes={host} PriorityTier=2 OverSubscribe={share} PreemptMode
 
 
 class Job:
-    """A batch job of as many tasks as `mib` has numbers, each with so much device memory."""
+    """A batch job of as many tasks as `mib` has numbers, each with so much device memory; ranks of MPI have all the same."""
 
     def __init__(self, cluster, name, mib, *options, how="srun"):
         self.cluster = cluster
@@ -246,6 +248,9 @@ class Job:
         run = f"srun -n{len(mib)} bash -c '{task}'"
         if how == "script":
             run = f"exec {program} {self.folder} 0 {mib[0]}"
+        elif how == "mpi":
+            ranks = BUILT / "tests" / "preload_job_ranks"
+            run = f"srun --mpi=pmix -n{len(mib)} --overcommit {ranks} {self.folder} {mib[0]}"
         elif how == "example":
             run = (ROOT / "tools" / "slurm" / "examples" / "snapshot_before_requeue.sh").read_text(encoding="utf-8")
             options = (*options, "--requeue", "--open-mode=append")
@@ -306,20 +311,15 @@ class Job:
         expect(ends == ["right"] * len(self.tasks), f"job {self.name} ended with {ends}: {self.output()}")
 
 
-@case
-def suspended_by_hand(cluster):
-    """scontrol suspend frees the device before the processes stop; scontrol resume brings all bytes back."""
-    job = Job(cluster, "by-hand", [16, 16], "--stillmap")
-    job.wait_until_ready()
-    listed = json.loads(cluster.run("stillmap", "task", "list", "--filter", f"job:{job.id}", "--json"))
-    expect(sorted(t["pid"] for t in listed["tasks"]) == sorted(job.pids()), f"tasks of job {job.id}: {listed}")
+def suspend(cluster, job, most_mib):
+    """The device has so little in use before the first process is stopped."""
     before = cluster.device.used_mib()
     began = time.monotonic()
     cluster.run("scontrol", "suspend", job.id)
     freed = stopped = None
     while stopped is None:
         expect(time.monotonic() < began + PATIENCE, "the processes are not stopped")
-        if freed is None and cluster.device.used_mib() <= before - 32:
+        if freed is None and cluster.device.used_mib() <= most_mib:
             freed = time.monotonic()
         if any(job.stopped()):
             stopped = time.monotonic()
@@ -328,6 +328,17 @@ def suspended_by_hand(cluster):
     print(f"  {before} MiB on the device, {cluster.device.used_mib()} MiB {freed - began:.2f} s after scontrol suspend, "
           f"processes stopped after {stopped - began:.2f} s")
     job.wait_until_stopped()
+
+
+@case
+def suspended_by_hand(cluster):
+    """scontrol suspend frees the device before the processes stop; scontrol resume brings all bytes back."""
+    job = Job(cluster, "by-hand", [16, 16], "--stillmap")
+    job.wait_until_ready()
+    listed = json.loads(cluster.run("stillmap", "task", "list", "--filter", f"job:{job.id}", "--json"))
+    expect(sorted(t["pid"] for t in listed["tasks"]) == sorted(job.pids()), f"tasks of job {job.id}: {listed}")
+    before = cluster.device.used_mib()
+    suspend(cluster, job, before - 32)
     cluster.run("scontrol", "resume", job.id)
     job.wait_until_working()
     print(f"  slurmd: {cluster.ours()[-1]}")
@@ -349,8 +360,8 @@ def suspended_by_hand(cluster):
 
 
 def preempt(cluster, name, *options):
-    """A low job, then a high one that does not fit beside it."""
-    low = Job(cluster, f"low-{name}", [20, 20], "-plow", *options)
+    """A low job of four ranks of MPI, then a high one that does not fit beside it."""
+    low = Job(cluster, f"low-{name}", [8] * 4, "-plow", *options, how="mpi")
     low.wait_until_ready()
     high = Job(cluster, f"high-{name}", [60], "-phigh", *options)
     wait_for("an end or memory of the high job", lambda: [*high.folder.glob("0.ready"), *high.folder.glob("0.end")])
@@ -433,32 +444,78 @@ def slurmd_killed(cluster):
     job.expect_right()
 
 
-@case
-def silent(cluster):
-    """A task that does not answer: after the timeout the job is stopped with its memory, and goes on afterwards."""
-    cluster.set_timeout(3)
-    job = Job(cluster, "silent", [16, 16], "--stillmap")
-    job.wait_until_ready()
-    used = cluster.device.used_mib()
+def suspend_in_vain(cluster, job, *reasons):
+    """The job is stopped with all its memory, and slurmd's log says why. Returns the least memory meanwhile, in MiB."""
+    used = least = cluster.device.used_mib()
     known = len(cluster.log())
-    os.kill(job.pids()[0], signal.SIGSTOP)
     began = time.monotonic()
     cluster.run("scontrol", "suspend", job.id)
-    line = cluster.wait_for_log(f"suspend of job {job.id} failed", known)
+
+    def reason():
+        nonlocal least
+        least = min(least, cluster.device.used_mib())
+        return next((line for line in cluster.log()[known:] if f"suspend of job {job.id} failed" in line), None)
+
+    line = wait_for(f"an end of the suspend of job {job.id}", reason).split("stillmap: ")[-1]
     took = time.monotonic() - began
     print(f"  after {took:.1f} s: {line}")
-    expect(3 <= took < 3 + 10, f"slurmd waited for {took:.1f} s")
-    expect(cluster.device.used_mib() == used, "the memory of a task was suspended")
+    expect(3 <= took < 3 + 10, f"slurmd waited for {took:.1f} s, not for 3")
+    for words in reasons:
+        expect(words in line, f"it does not say '{words}'")
+    expect("is not known" not in line, "a rank was left suspended")
     job.wait_until_stopped()
+    expect(cluster.device.used_mib() == used, f"{cluster.device.used_mib()} MiB on the device, not {used}")
+    return least
+
+
+@case
+def silent(cluster):
+    """A rank that does not answer: after the timeout the job is stopped with its memory, and goes on afterwards."""
+    job = Job(cluster, "silent", [16] * 4, "--stillmap", how="mpi")
+    job.wait_until_ready()
+    used = cluster.device.used_mib()
+    os.kill(job.pids()[1], signal.SIGSTOP)
+    cluster.set_timeout(3)
+    least = suspend_in_vain(cluster, job, f"stillmap-{job.pids()[1]}.control does not answer")
+    cluster.set_timeout(20)
+    expect(least == used, f"the memory of other ranks was suspended: {least} MiB of {used} were left")
     cluster.run("scontrol", "resume", job.id)
     job.wait_until_working()
     job.expect_right()
+
+
+@case
+def ranks(cluster):
+    """Four ranks of MPI by srun: all are suspended, or none where one of them captures a graph."""
+    job = Job(cluster, "ranks", [16] * 4, "--stillmap", how="mpi")
+    job.wait_until_ready()
+    job.wait_until_working()
+    used = cluster.device.used_mib()
+    expect(used >= 64, f"{used} MiB on the device")
+    suspend(cluster, job, used - 64)
+    cluster.run("scontrol", "resume", job.id)
+    job.wait_until_working()
+    print(f"  slurmd: {cluster.ours()[-1]}")
+    (job.folder / "2.capture").touch()
+    wait_for("a graph that is captured", (job.folder / "2.captures").exists)
+    cluster.set_timeout(3)
+    suspend_in_vain(cluster, job, f"stillmap-{job.pids()[2]}.control", "captures a graph", "every other task is as it was")
     cluster.set_timeout(20)
+    cluster.run("scontrol", "resume", job.id)
+    job.wait_until_working()
+    (job.folder / "2.capture").unlink()
+    wait_for("the graph's end", lambda: not (job.folder / "2.captures").exists())
+    suspend(cluster, job, used - 64)
+    cluster.run("scontrol", "resume", job.id)
+    job.wait_until_working()
+    job.expect_right()
 
 
 def run_again(cluster, job, first):
     """A job that has had itself requeued: it has saved its memory."""
     print("  " + cluster.run("stillmap", "image", "verify", job.folder / f"job-{job.id}.smi").strip().splitlines()[-1])
+    # slurmd takes no credential of the second in which it has revoked the job's ("Killing non-startable batch").
+    time.sleep(1.5)
     # Slurm waits for two minutes by itself.
     cluster.run("scontrol", "update", f"JobId={job.id}", "TimeLimit=30", "StartTime=now")
     wait_for("the second run", lambda: job.pids() != first)

@@ -63,7 +63,7 @@ class job_resumption {
   bool ask(const std::vector<job_task> &tasks) {
     std::vector<std::string> sockets;
     for (const job_task &t : tasks) sockets.push_back(t.socket);
-    const auto done = ask_each(sockets, {.suspends = false}, attempt_timeout);
+    const auto done = ask_each(sockets, {.suspends = false}, attempt_timeout, attempt_timeout);
     if (done) {
       bytes_ += bytes_of(*done);
     } else {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "stillmap/vmm/base/try.h"
@@ -16,12 +17,13 @@ namespace stillmap::tool {
 namespace {
 
 constexpr std::chrono::milliseconds suspend_interval{50};
-// slurmd waits no longer than twice its timeout.
-constexpr std::chrono::seconds undo_timeout{10};
+// Of attempts before the last. slurmd waits for twice its timeout, and so much longer.
+constexpr std::chrono::seconds last_undo_timeout{10};
 
 class job_suspension {
  public:
-  job_suspension(std::uint32_t job, time_limit until) : job_(job), until_(until) {}
+  job_suspension(std::uint32_t job, time_limit until, double timeout)
+      : job_(job), until_(until), undo_timeout_(static_cast<std::int64_t>(timeout * 1000)) {}
 
   outcome<exit_status> run() {
     for (;; std::this_thread::sleep_for(suspend_interval)) {
@@ -51,7 +53,8 @@ class job_suspension {
     for (const job_task &t : tasks) sockets.push_back(t.socket);
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         until_ - std::chrono::steady_clock::now());
-    const auto done = ask_each(sockets, request_, std::max(left, std::chrono::milliseconds(1)));
+    const auto done =
+        ask_each(sockets, request_, std::max(left, std::chrono::milliseconds(1)), undo_timeout_);
     if (done) {
       bytes_ += bytes_of(*done);
       done_.insert(done_.end(), done->begin(), done->end());
@@ -60,12 +63,16 @@ class job_suspension {
     }
     const bool repeats = failed_ && failed_->status == done.error().status;
     is_final_ = repeats && done.error().status != exit_busy;
-    failed_ = done.error();
+    const auto before = std::exchange(failed_, done.error());
+    // The last attempt may have had no time to hear why.
+    const bool is_last = std::chrono::steady_clock::now() >= until_;
+    if (is_last && before && before->line != failed_->line)
+      failed_->line += "; before that: " + before->line;
   }
 
   // Of the rounds before the last.
   void undo() {
-    const std::string unknown = undo_each(done_, request_, undo_timeout);
+    const std::string unknown = undo_each(done_, request_, last_undo_timeout);
     if (failed_) failed_->line += unknown;
   }
 
@@ -79,6 +86,8 @@ class job_suspension {
   const tag_request request_{};
   const std::uint32_t job_;
   const time_limit began_ = std::chrono::steady_clock::now(), until_;
+  // As long as all attempts together: the last one may begin just before their end.
+  const std::chrono::milliseconds undo_timeout_;
   std::vector<answered_task> done_;
   std::uint64_t bytes_ = 0;
   std::optional<failure> failed_;
@@ -93,7 +102,7 @@ outcome<exit_status> run_slurm_suspend(const slurm_job_options &o) {
   // A resume that waits for memory is over; and so is a suspend that a slurmd has left behind.
   STILLMAP_ASSIGN_OR_RETURN(const auto lock,
                             job_lock::take(o.lock_file, job, job_lock::holder_rule::end, until));
-  return job_suspension(job, until).run();
+  return job_suspension(job, until, o.timeout).run();
 }
 
 }  // namespace stillmap::tool

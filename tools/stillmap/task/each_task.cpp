@@ -114,9 +114,14 @@ status undo_one(const control::client &task, const tag_request &what,
   return {};
 }
 
+// A task that was given up says less than one that has refused.
+bool is_given_up(const error &e) {
+  return e.code == std::errc::operation_canceled;
+}
+
 // Of those that were never connected with, nothing is to be undone: they have no tags.
 failure failure_of(const std::string &socket, const error &e, std::chrono::milliseconds timeout) {
-  if (e.code != std::errc::operation_canceled) return failure(e.about(socket));
+  if (!is_given_up(e)) return failure(e.about(socket));
   return failure(exit_busy, fmt::format("{}: no answer in {} s", socket,
                                         static_cast<double>(timeout.count()) / 1000));
 }
@@ -144,7 +149,8 @@ std::string undo_each(const std::vector<answered_task> &done, const tag_request 
 
 outcome<std::vector<answered_task>> ask_each(const std::vector<std::string> &sockets,
                                              const tag_request &what,
-                                             std::chrono::milliseconds timeout) {
+                                             std::chrono::milliseconds timeout,
+                                             std::chrono::milliseconds undo_timeout) {
   std::vector<answered_task> out;
   for (const std::string &socket : sockets) out.push_back({socket, std::nullopt, {}});
   const operation_scope scope("stillmap task");
@@ -157,20 +163,22 @@ outcome<std::vector<answered_task>> ask_each(const std::vector<std::string> &soc
             [&] { return ask_one(client_for(sockets[i], given_up), what, out[i].tags); });
       },
       timeout);
-  std::optional<failure> failed;
+  std::optional<std::size_t> failed;
   for (std::size_t i = 0; i < sockets.size(); ++i) {
     if (answers[i]) {
       out[i].done = *answers[i];
-    } else if (!failed) {
-      failed = failure_of(sockets[i], answers[i].error(), timeout);
+    } else if (!failed ||
+               (is_given_up(answers[*failed].error()) && !is_given_up(answers[i].error()))) {
+      failed = i;
     }
   }
   if (!failed) return out;
+  const failure reason = failure_of(sockets[*failed], answers[*failed].error(), timeout);
   // Also what has failed: a task may have done it, and have had no memory to say so.
   std::erase_if(out, [](const answered_task &t) { return t.tags.empty(); });
-  const std::string unknown = undo_each(out, what, timeout);
-  return fail(failed->status,
-              failed->line + (unknown.empty() ? "; every other task is as it was" : unknown));
+  const std::string unknown = undo_each(out, what, undo_timeout);
+  return fail(reason.status,
+              reason.line + (unknown.empty() ? "; every other task is as it was" : unknown));
 }
 
 }  // namespace stillmap::tool

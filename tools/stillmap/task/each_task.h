@@ -31,10 +31,11 @@ struct answered_task {
 // has not begun by then is not carried out.
 // Errors: of the first task that failed, which the line names. The others are as they were: the tags that they have
 //         suspended are resumed, or the other way round, with their contents in pinned host memory; for which they
-//         have the same time again. The line names those that have not said so.
+//         have `undo_timeout`. The line names those that have not said so.
 outcome<std::vector<answered_task>> ask_each(const std::vector<std::string> &sockets,
                                              const tag_request &what,
-                                             std::chrono::milliseconds timeout);
+                                             std::chrono::milliseconds timeout,
+                                             std::chrono::milliseconds undo_timeout);
 
 // Undoes what earlier calls have done. "; what has come of it in TASKS is not known", or nothing.
 std::string undo_each(const std::vector<answered_task> &done, const tag_request &what,

@@ -103,8 +103,9 @@ outcome<exit_status> run_each(const task_suspend_options &o, bool suspends) {
                 "discarded does not come back");
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto sockets, resolve_tasks(o.task.socket));
-  STILLMAP_ASSIGN_OR_RETURN(
-      const auto done, ask_each(sockets, {suspends, request_of(o)}, milliseconds_of(o.within)));
+  const auto timeout = milliseconds_of(o.within);
+  STILLMAP_ASSIGN_OR_RETURN(const auto done,
+                            ask_each(sockets, {suspends, request_of(o)}, timeout, timeout));
   return print(o, suspends, done);
 }
 
