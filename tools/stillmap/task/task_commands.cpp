@@ -249,6 +249,11 @@ void add_migrate_receive(command &group) {
   c.text("--records", o.records, "DIR",
          "the folder for ownership records, on storage that outlives the process")
       .required();
+  c.text("--ucx", o.ucx, "ADDRESS",
+         "also accept data channels over UCX, at this address: [HOST]:PORT. A source whose process "
+         "has UCX too uses it; others use TLS. What UCX carries is neither encrypted nor "
+         "authenticated: only where each host that can reach the address is trusted. Sending on "
+         "from here uses it likewise. UCX_TLS in the environment selects transports");
   c.text("--control", o.control, "SOCKET", "the control socket (default: @stillmap-PID.control)");
   c.text("--save", o.save, "IMAGE", save_help);
   c.size("--max-bytes", o.max_bytes,
