@@ -81,7 +81,7 @@ void fields(Wire &w, field_of<Wire, migrate_request> &r) {
   texts(w, r.fingerprints);
   w(r.records, r.task.bytes, r.max_downtime, r.max_rounds, r.channels,
     up_to(r.on_no_convergence, migration::no_convergence::cancel), r.bytes_per_second, r.timeout,
-    r.resolve_timeout, r.group.bytes, r.decider, r.group_timeout);
+    r.resolve_timeout, r.group.bytes, r.decider, r.group_timeout, r.only_tls);
   w.check(!r.to.empty() && r.group.is_zero() == r.decider.empty());
 }
 

@@ -52,6 +52,7 @@ migrate_request a_migration() {
   r.group.bytes[3] = std::byte{7};
   r.decider = "host:4712";
   r.group_timeout = std::chrono::milliseconds(8);
+  r.only_tls = true;
   return r;
 }
 
@@ -89,6 +90,7 @@ TEST(messages, what_is_written_about_a_migration_is_read_again) {
   EXPECT_EQ(read->group, r.group);
   EXPECT_EQ(read->decider, r.decider);
   EXPECT_EQ(read->group_timeout, r.group_timeout);
+  EXPECT_TRUE(read->only_tls);
 
   migration::progress p;
   p.step = migration::step::sealed;

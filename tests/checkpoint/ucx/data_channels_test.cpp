@@ -464,7 +464,8 @@ TEST_P(migrating_over_ucx, an_acceptor_that_cannot_be_announced_is_refused) {
 
 // The task's own server sends it, by what the server was given.
 TEST_P(migrating_over_ucx, a_control_server_uses_what_it_was_given) {
-  for (const bool given : {true, false}) {
+  enum { given, given_and_forbidden, not_given };
+  for (const auto which : {given, given_and_forbidden, not_given}) {
     const test_site m;
     const auto memory = control::testing::weights_and_cache(dev());
     other_process there("destination, of a server", m.folder());
@@ -472,7 +473,7 @@ TEST_P(migrating_over_ucx, a_control_server_uses_what_it_was_given) {
     serving.task.quiesce = [](auto, auto) { return status(); };
     serving.task.resume = [](auto) {};
     serving.task.released = [](auto) {};
-    if (given) serving.data_connector = connector();
+    if (which != not_given) serving.data_connector = connector();
     const std::string where = control::testing::new_place();
     const auto server = control::server::create(dev(), where, serving);
     ASSERT_TRUE(server) << server.error().message();
@@ -484,12 +485,13 @@ TEST_P(migrating_over_ucx, a_control_server_uses_what_it_was_given) {
     r.key = m.folder() + "/source.key";
     r.fingerprints = m.of("source").fingerprints;
     r.records = m.records("source");
+    r.only_tls = which == given_and_forbidden;
     const auto sent = control::client(where).migrate(r);
     ASSERT_TRUE(sent) << sent.error().message();
     EXPECT_EQ(sent->owner, owner::destination);
-    EXPECT_EQ(sent->data_transport, given ? "ucx" : "");
-    EXPECT_EQ(sent->data_fallback.has_value(), !given);
-    if (!given) {
+    EXPECT_EQ(sent->data_transport, which == given ? "ucx" : "");
+    EXPECT_EQ(sent->data_fallback.has_value(), which != given);
+    if (sent->data_fallback) {
       EXPECT_NE(sent->data_fallback->message().find("only the destination"), std::string::npos)
           << sent->data_fallback->message();
     }

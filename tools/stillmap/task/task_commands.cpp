@@ -296,6 +296,8 @@ void add_migrate_send(command &group) {
   c.text("--on-no-convergence", o.on_no_convergence, "stop|cancel",
          "if the task writes faster than it can be copied: stop it for longer (default), or cancel "
          "the migration");
+  c.flag("--tls", o.what.only_tls,
+         "send the contents over TLS, even where the task and the receiver have UCX");
   c.number("--channels", o.what.channels, 1u, 64u, "N", "data connections (default: 2)");
   c.size("--rate", o.what.bytes_per_second,
          "the maximum bandwidth, in bytes per second (default: unlimited)");
