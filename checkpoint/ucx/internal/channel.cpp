@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "stillmap/checkpoint/base/tcp_socket.h"
@@ -216,13 +217,17 @@ void channel::release_received() noexcept {
 template <class Ready>
 status channel::wait(direction d, const Ready &ready, std::chrono::milliseconds timeout) {
   const auto until = clock::now() + timeout;
-  for (;;) {
+  for (bool can_sleep = true;;) {
     auto wake_at = until;
+    // UCX wants to be asked again: over shared memory no event says that the peer has read what it was sent. Asking
+    // without pause keeps the peer from reading it where processors are few.
+    if (!can_sleep) std::this_thread::yield();
     {
       const lock_guard lock(mutex_);
       waits_[d] = false;
       if (auto end = advance(d, ready, until)) return *std::move(end);
-      if (!worker_->arm()) continue;
+      can_sleep = worker_->arm();
+      if (!can_sleep) continue;
       waits_[d] = true;
       if (gone_) wake_at = std::min(until, *gone_);
     }
