@@ -105,7 +105,7 @@ status source_connections::open(transport &to, const hello &h) {
 
 status source_connections::open_channel(transport &to, const peer_identity *peer,
                                         std::chrono::milliseconds timeout) {
-  const std::size_t i = open_data_channels();
+  const std::size_t i = data_channel_count();
   STILLMAP_ASSIGN_OR_RETURN(auto c, connect(to, timeout));
   if (peer != nullptr && c->peer().fingerprint != peer->fingerprint) {
     return make_error(errc::not_supported,
@@ -119,7 +119,7 @@ status source_connections::open_channel(transport &to, const peer_identity *peer
   return {};
 }
 
-std::size_t source_connections::open_data_channels() {
+std::size_t source_connections::data_channel_count() {
   const lock_guard lock(shutdown_mutex_);
   return data_.size();
 }
@@ -157,7 +157,7 @@ status source_connections::open_channels(transport &to) {
     }
   }
   const bool own = data_transport_.empty();
-  while (open_data_channels() < options_.channels) {
+  while (data_channel_count() < options_.channels) {
     STILLMAP_RETURN_IF_ERROR(
         open_channel(own ? to : *announced_, own ? &peer_ : nullptr, options_.timeout));
   }

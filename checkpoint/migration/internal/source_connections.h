@@ -92,7 +92,7 @@ class source_connections {
   status open_announced();
   // `peer`: the certificate that the destination must have; null: any.
   status open_channel(transport &to, const peer_identity *peer, std::chrono::milliseconds timeout);
-  std::size_t open_data_channels() STILLMAP_EXCLUDES(shutdown_mutex_);
+  std::size_t data_channel_count() STILLMAP_EXCLUDES(shutdown_mutex_);
   // Once they are open: they stay.
   channel &control() STILLMAP_EXCLUDES(shutdown_mutex_);
   channel &data(std::size_t i) STILLMAP_EXCLUDES(shutdown_mutex_);
