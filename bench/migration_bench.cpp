@@ -136,8 +136,6 @@ void each_piece(const device &d, device_address begin, std::size_t share, const 
 #ifdef STILLMAP_BENCH_UCX
   if (part == "tcp" || part == "shm") {
     how.data_acceptor = must(ucx::create_data_acceptor("127.0.0.1:0", {part}));
-    std::ofstream(folder + "/data.new") << how.data_acceptor->address();
-    std::rename((folder + "/data.new").c_str(), (folder + "/data").c_str());
   }
 #endif
   auto r = must(migration::receiver::create(d, std::move(at), how));
@@ -283,10 +281,8 @@ void moving(benchmark::State &state, const char *part, std::uint64_t slower) {
     migration::send_options how;
     how.records = there.folder() + "/records_here";
 #ifdef STILLMAP_BENCH_UCX
-    std::unique_ptr<migration::transport> data;
     if (std::string(part) == "tcp" || std::string(part) == "shm") {
-      data = must(ucx::create_data_transport(there.address("data"), {part}));
-      how.data_transport = data.get();
+      how.data_connector = must(ucx::create_data_connector({part}));
     }
 #endif
     how.channels = channels;
@@ -313,6 +309,10 @@ void moving(benchmark::State &state, const char *part, std::uint64_t slower) {
     }
     if (sent.owner != migration::owner::destination) {
       s.fail(*sent.failure);
+      return;
+    }
+    if (sent.data_fallback) {
+      s.fail(*sent.data_fallback);
       return;
     }
     if (!there.good()) {
@@ -367,7 +367,7 @@ void passing(benchmark::State &state, const std::string &over) {
 #ifdef STILLMAP_BENCH_UCX
   if (over == "tcp" || over == "shm") {
     at = must(ucx::create_data_acceptor("127.0.0.1:0", {over}));
-    to = must(ucx::create_data_transport(at->address(), {over}));
+    to = must(must(ucx::create_data_connector({over}))->create_transport(at->address()));
   }
 #endif
   if (at) {

@@ -26,6 +26,7 @@ endif()
 set(CPACK_DEBIAN_STILLMAP_COMMAND_PACKAGE_NAME stillmap)
 set(CPACK_DEBIAN_STILLMAP_COMMAND_PACKAGE_SECTION admin)
 set(CPACK_DEBIAN_STILLMAP_COMMAND_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_STILLMAP_COMMAND_PACKAGE_SUGGESTS "libucx0")  # loaded by `migrate receive --ucx` alone
 set(CPACK_COMPONENT_STILLMAP_COMMAND_DESCRIPTION "control of the GPU memory of running programs
 The command stillmap shows who has the memory of the machine's GPUs,
 suspends and resumes tasks, saves them as images, moves them to other

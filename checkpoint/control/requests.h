@@ -152,6 +152,8 @@ struct migrate_request {
   migration::group_id group{};
   std::string decider{};
   std::chrono::milliseconds group_timeout = migration::group_membership().timeout;
+  // Data channels use TLS, whatever server_options::data_connector and the destination have.
+  bool only_tls = false;
   bool all = false;
 };
 

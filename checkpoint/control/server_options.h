@@ -13,6 +13,7 @@
 #include "stillmap/checkpoint/control/audit.h"
 #include "stillmap/checkpoint/control/requests.h"
 #include "stillmap/checkpoint/migration/record.h"
+#include "stillmap/checkpoint/migration/transport.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
 #include "stillmap/vmm/stream.h"
 
@@ -69,6 +70,8 @@ struct server_options {
   // server closes it while the task is sent on, and opens it again if the task stays. With it, a
   // request cannot name another record.
   std::shared_ptr<migration::record_file> record;
+  // For migration requests: as migration::send_options::data_connector. Null: data channels use TLS.
+  std::shared_ptr<migration::data_connector> data_connector;
   // How long a client may take to send its request, and to receive its response.
   std::chrono::milliseconds timeout{5'000};
   // Connections served at once. A further one replaces the oldest that has sent no request yet; if

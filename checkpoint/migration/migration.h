@@ -121,10 +121,10 @@ struct send_options {
   group_membership group{};
   // Of the record. Its lock is the system's.
   checkpoint::file_system *files = &checkpoint::file_system::system();
-  // Carries the data channels, to the destination's receive_options::data_acceptor. Null: they use the
-  // transport of the control channel. It need not
-  // be secret nor authenticated: docs/ucx.md.
-  transport *data_transport = nullptr;
+  // Carries the data channels where the destination announces a data acceptor of this transport, and the first data
+  // channel to it opens: each step of that takes 10 s at most. Otherwise, and where null, they use the transport of
+  // the control channel: see sent_memory::data_transport. It need not be secret nor authenticated: docs/ucx.md.
+  std::shared_ptr<migration::data_connector> data_connector{};
 };
 
 enum class owner {
@@ -148,6 +148,11 @@ struct sent_memory {
   std::uint64_t unchanged_bytes = 0;  // not sent again; summed over all rounds but the first
   std::uint64_t resent_chunks = 0;    // chunks that arrived damaged
   std::chrono::duration<double> downtime{0}, elapsed{0};
+  // Of the data channels: the data_connector's name. Empty: they used the transport of the control channel.
+  std::string data_transport{};
+  // Why they did not use another one, where this end has a data_connector or the destination announces an acceptor:
+  // not_supported (one end has none, or of another transport), what opening the first channel failed with.
+  std::optional<error> data_fallback{};
   // False: the driver failed to unmap memory that has moved (a background error); do not use it.
   bool unmapped = true;
 };
@@ -209,9 +214,9 @@ struct receive_options {
   // Of records. Their locks are the system's.
   checkpoint::file_system *files = &checkpoint::file_system::system();
   // Accepts data channels, and nothing else: a connection to here that begins with another message than
-  // `join`, under the id of the session, is refused. Data channels may still come to the acceptor of
-  // control channels. Null: only there.
-  std::shared_ptr<acceptor> data_acceptor{};
+  // `join`, under the id of the session, is refused. Each source is told its address. Data channels may still come
+  // to the acceptor of control channels. Null: only there.
+  std::shared_ptr<migration::data_acceptor> data_acceptor{};
 };
 
 struct received_memory {
@@ -228,7 +233,7 @@ struct received_memory {
 // Threads: safe.
 class receiver {
  public:
-  // Errors: invalid_argument (no directory for records), the system's (the directory cannot be read
+  // Errors: invalid_argument (no directory for records; a data acceptor whose name or address cannot be announced), the system's (the directory cannot be read
   //         and written; the subject is its path).
   static result<receiver> create(const device &d, std::unique_ptr<acceptor> at,
                                  receive_options options);

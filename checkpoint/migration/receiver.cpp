@@ -482,6 +482,11 @@ result<receiver> receiver::create(const device &d, std::unique_ptr<acceptor> at,
     return make_error(errc::invalid_argument, "no directory for the ownership record");
   }
   return with_host_memory([&]() -> result<receiver> {
+    if (const auto &a = options.data_acceptor;
+        a && !can_be_announced({a->transport_name(), a->address()})) {
+      return make_error(errc::invalid_argument,
+                        "the data acceptor's transport or address cannot be announced to sources");
+    }
     STILLMAP_RETURN_IF_ERROR(check_records(options.records));
     auto c = std::make_unique<core>(d, std::move(at), std::move(options));
     try {

@@ -189,7 +189,10 @@ class sender::core {
     reached(step::connected);
     STILLMAP_RETURN_IF_ERROR(connections_->prepare(memory_->layout()));
     reached(step::prepared);
-    STILLMAP_RETURN_IF_ERROR(connections_->open_channels(to));
+    const status opened = connections_->open_channels(to);
+    out_.data_transport = connections_->data_transport();
+    out_.data_fallback = connections_->data_fallback();
+    STILLMAP_RETURN_IF_ERROR(opened);
     reached(step::channels_open);
     precopy copy(options_, *memory_, *connections_, reporter_, out_);
     const status copied = with_host_memory([&] { return copy.copy_while_running(); });

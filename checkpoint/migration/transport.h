@@ -79,4 +79,26 @@ class acceptor {
   virtual void shutdown() noexcept = 0;
 };
 
+// Accepts the data channels of migrations over another transport than that of their control channels. The destination
+// announces it to each source, on the authenticated control channel.
+class data_acceptor : public acceptor {
+ public:
+  // The name of the transport: "ucx". 1 to 32 bytes; address() has at most 255, and neither has a space or a control
+  // character. A source that has a data_connector of this name connects to address(), whose host may be "0.0.0.0" or
+  // "[::]": then it is the one that the source has reached.
+  virtual std::string transport_name() const = 0;
+};
+
+// Connects a source to data acceptors of one transport.
+// Threads: safe.
+class data_connector {
+ public:
+  virtual ~data_connector() = default;
+  // As data_acceptor::transport_name().
+  virtual std::string transport_name() const = 0;
+  // A transport to `address`, which a destination has announced: any text.
+  // Errors: invalid_argument (malformed address), not_supported, the system's.
+  virtual result<std::unique_ptr<transport>> create_transport(const std::string &address) = 0;
+};
+
 }  // namespace stillmap::migration

@@ -141,6 +141,50 @@ TEST_F(migrate_commands, one_that_is_given_up_leaves_the_task_as_it_was) {
   EXPECT_EQ(ended("there"), 1);
 }
 
+// By a task without UCX over TLS, and by the command itself, which was asked for it, over UCX.
+TEST_F(migrate_commands, ucx_carries_the_contents_where_both_ends_are_asked_for_it) {
+  const std::string receive = "task migrate receive 127.0.0.1:0 --records " + records("there") +
+                              as("there", "here") + "--ucx ";
+  const ran malformed = run(receive + "nonsense");
+  if (malformed.err.find("built without UCX") != std::string::npos) {
+    GTEST_SKIP() << "the command was built without UCX";
+  }
+  expect(malformed, 2, {"nonsense"});
+  expect(run(receive + "127.0.0.1:0", "UCX_TLS=no_such_transport"), 5, {"UCX cannot start"});
+  start_task();
+  start_destination("there",
+                    as("there", "here") + "--ucx 127.0.0.1:0 --records " + records("there"));
+  once("there.err", "data channels over ucx at 127.0.0.1:");
+  expect(run(send("")), 0,
+         {"contents over TLS: ", "only the destination has this transport", "ucx 127.0.0.1:"});
+  const std::string holder = control_of("there");
+  once("there.out", "stillmap: ok: ");
+  for (const std::string who : {"third", "fourth"}) {
+    std::filesystem::create_directory(file("records-" + who));
+  }
+  start_destination("third", as("here", "there") + "--ucx :0 --records " + records("third"));
+  expect(run("task migrate send '" + holder + "' --all --json --to " + place_of("third") +
+             as("there", "here")),
+         0, {"\"data_transport\": \"ucx\"", "\"data_fallback\": null"});
+  EXPECT_EQ(ended("there"), 0);
+  once("third.out", "stillmap: ok: ");
+  start_destination("fourth", as("there", "here") + "--ucx :0 --records " + records("fourth"));
+  expect(run("task migrate send '" + control_of("third") + "' --all --tls --json --to " +
+             place_of("fourth") + as("here", "there")),
+         0, {"\"data_transport\": \"tls\"", "\"data_fallback\": \""});
+  EXPECT_EQ(ended("third"), 0);
+  once("fourth.out", "stillmap: ok: ");
+}
+
+// UCX handles signals and watches mmap: a command that was not asked for it has not loaded it.
+TEST_F(migrate_commands, ucx_is_not_loaded_unless_it_is_asked_for) {
+  start_destination("there", as("there", "here") + "--records " + records("there"));
+  EXPECT_FALSE(place_of("there").empty());
+  const std::string maps = content("/proc/" + std::to_string(processes_.at("there")) + "/maps");
+  EXPECT_NE(maps.find("libc.so"), std::string::npos) << maps;
+  EXPECT_EQ(maps.find("libucp"), std::string::npos);
+}
+
 TEST_F(migrate_commands, one_that_waits_has_nothing_to_save) {
   start_destination("there", as("there", "here") + "--records " + records("there") + " --save '" +
                                  file("nothing.smi") + "'");

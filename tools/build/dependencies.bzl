@@ -310,7 +310,6 @@ load("@rules_cc//cc:defs.bzl", "cc_library")
 
 cc_library(
     name = "ucx",
-    srcs = glob(["lib/*"]),
     hdrs = glob(["include/**/*.h"]),
     includes = ["include"],
     visibility = ["//visibility:public"],
@@ -318,14 +317,12 @@ cc_library(
 """
 
 def _ucx_impl(ctx):
-    # UCX as distributions install it. Without it what needs it has no targets.
-    folders = ["/usr/lib/%s" % t for t in ["x86_64-linux-gnu", "aarch64-linux-gnu"]] + ["/usr/lib64", "/usr/lib"]
-    found = [f for f in folders if ctx.path(f + "/libucp.so").exists and ctx.path(f + "/libucs.so").exists]
-    there = bool(found) and ctx.path("/usr/include/ucp/api/ucp.h").exists
+    # UCX's headers, as distributions install them: the library is loaded at run time. Without them what needs it has no
+    # targets.
+    there = ctx.path("/usr/include/ucp/api/ucp.h").exists
     if there:
         for name in ["ucp", "ucs"]:
             ctx.symlink("/usr/include/" + name, "include/" + name)
-            ctx.symlink("%s/lib%s.so" % (found[0], name), "lib/lib%s.so" % name)
     ctx.file("BUILD", _UCX_BUILD if there else "")
     ctx.file("have.bzl", "HAVE_UCX = %s\n" % there)
 
@@ -333,7 +330,7 @@ _ucx = repository_rule(
     implementation = _ucx_impl,
     configure = True,
     local = True,
-    doc = "The system's UCX (on Debian: libucx-dev), or nothing.",
+    doc = "The headers of the system's UCX (on Debian: libucx-dev), or nothing.",
 )
 
 _CCCL_BUILD = """

@@ -30,7 +30,7 @@ PROGRAMS = ("tools", "tests", "bench", "examples", "python")
 SUFFIXES = (".h", ".cpp", ".c", ".cc", ".cu", ".cuh")
 
 # Modules that only the named parts may use: no other user of Stillmap needs an MPI or UCX.
-RESTRICTED = {"checkpoint/mpi": ("tests",), "checkpoint/ucx": ("bench", "tests")}
+RESTRICTED = {"checkpoint/mpi": ("tests",), "checkpoint/ucx": ("bench", "tests", "tools")}
 
 # The one header whose path is not its include: programs in C know no modules.
 C_API = ("stillmap/c_api.h", "c_api/c_api.h")

@@ -81,7 +81,7 @@ void fields(Wire &w, field_of<Wire, migrate_request> &r) {
   texts(w, r.fingerprints);
   w(r.records, r.task.bytes, r.max_downtime, r.max_rounds, r.channels,
     up_to(r.on_no_convergence, migration::no_convergence::cancel), r.bytes_per_second, r.timeout,
-    r.resolve_timeout, r.group.bytes, r.decider, r.group_timeout);
+    r.resolve_timeout, r.group.bytes, r.decider, r.group_timeout, r.only_tls);
   w.check(!r.to.empty() && r.group.is_zero() == r.decider.empty());
 }
 
@@ -198,11 +198,13 @@ template <class Wire>
 void fields(Wire &w, field_of<Wire, migration::sent_memory> &s) {
   w(up_to(s.owner, migration::owner::in_doubt), s.task.bytes, s.epoch, s.to.address, s.to.name,
     s.to.fingerprint, s.rounds, s.bytes, s.bytes_sent, s.zero_bytes, s.unchanged_bytes,
-    s.resent_chunks, s.downtime, s.elapsed, s.unmapped);
-  if constexpr (Wire::reads) {
-    if (error e = get_error(w); e.code) s.failure = std::move(e);
-  } else {
-    put(w, s.failure.value_or(error{}));
+    s.resent_chunks, s.downtime, s.elapsed, s.unmapped, s.data_transport);
+  for (auto *const e : {&s.failure, &s.data_fallback}) {
+    if constexpr (Wire::reads) {
+      if (error why = get_error(w); why.code) *e = std::move(why);
+    } else {
+      put(w, e->value_or(error{}));
+    }
   }
   // Empty exactly if the destination is the owner.
   w.check(s.failure.has_value() != (s.owner == migration::owner::destination));

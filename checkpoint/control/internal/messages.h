@@ -33,7 +33,7 @@ enum class kind : std::uint16_t {
 };
 
 // The first field of every request.
-inline constexpr std::uint32_t protocol_version = 6;
+inline constexpr std::uint32_t protocol_version = 7;
 
 // Limits that a length is checked against before memory is allocated for it.
 inline constexpr std::size_t max_request_bytes = std::size_t{64} << 10;

@@ -65,6 +65,7 @@ result<migration::send_options> executor::send_options_for(const migrate_request
   options.timeout = r.timeout;
   options.resolve_timeout = r.resolve_timeout;
   options.idle = options_.idle;
+  if (!r.only_tls) options.data_connector = options_.data_connector;
   return options;
 }
 

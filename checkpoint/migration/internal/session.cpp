@@ -135,7 +135,9 @@ status session::serve_control(channel &control) noexcept {
   }
   reached(step::accepted);
   const status s = with_host_memory([&]() -> status {
-    STILLMAP_RETURN_IF_ERROR(send_control(kind::welcome, encode(id_)));
+    welcome_message welcome{id_, {}};
+    if (const auto &a = options_.data_acceptor) welcome.data = {a->transport_name(), a->address()};
+    STILLMAP_RETURN_IF_ERROR(send_control(kind::welcome, encode(welcome)));
     return receive_control(control);
   });
   if (!s) refuse(s.error());

@@ -18,6 +18,19 @@ namespace {
 constexpr std::size_t header_room = 64;
 static_assert(header_room >= header::bytes);
 
+// For each step of opening the first data channel where the destination announces: the session there ends if the source
+// says nothing for longer than its resolve_timeout.
+constexpr std::chrono::milliseconds max_announced_wait{10'000};
+
+// An address of all interfaces is the one at which the destination was reached.
+std::string reachable(const std::string &announced, const std::string &reached) {
+  for (const std::string_view any : {"0.0.0.0:", "[::]:"}) {
+    if (!announced.starts_with(any)) continue;
+    return reached.substr(0, reached.rfind(':')) + announced.substr(any.size() - 1);
+  }
+  return announced;
+}
+
 status commit_on(channel &to, const outcome_query &q, std::chrono::milliseconds timeout) {
   STILLMAP_RETURN_IF_ERROR(send(to, kind::commit, encode(q), timeout));
   STILLMAP_RETURN_IF_ERROR(receive(to, kind::owner, 0, timeout));
@@ -57,22 +70,23 @@ struct source_connections::lane {
   std::byte *buffers[2];     // each for a header and a chunk
 };
 
-result<std::unique_ptr<channel>> source_connections::connect(transport &to) {
-  STILLMAP_ASSIGN_OR_RETURN(auto c, to.connect(options_.timeout));
+result<std::unique_ptr<channel>> source_connections::connect(transport &to,
+                                                             std::chrono::milliseconds timeout) {
+  STILLMAP_ASSIGN_OR_RETURN(auto c, to.connect(timeout));
   const auto set_connecting = [&](channel *now) {
     const lock_guard lock(shutdown_mutex_);
     connecting_ = now;
     if (shut_down_ && now != nullptr) now->shutdown();
   };
   set_connecting(c.get());
-  const status s = with_host_memory([&] { return c->handshake(options_.timeout); });
+  const status s = with_host_memory([&] { return c->handshake(timeout); });
   set_connecting(nullptr);
   STILLMAP_RETURN_IF_ERROR(s);
   return c;
 }
 
 status source_connections::open(transport &to, const hello &h) {
-  STILLMAP_ASSIGN_OR_RETURN(auto c, connect(to));
+  STILLMAP_ASSIGN_OR_RETURN(auto c, connect(to, options_.timeout));
   {
     const lock_guard lock(shutdown_mutex_);
     control_ = std::move(c);
@@ -82,24 +96,70 @@ status source_connections::open(transport &to, const hello &h) {
   buffer_bytes_ = header_room + h.chunk_bytes;
   STILLMAP_RETURN_IF_ERROR(send(control(), kind::hello, encode(h), options_.timeout));
   STILLMAP_ASSIGN_OR_RETURN(const message m,
-                            receive(control(), kind::welcome, 16, options_.timeout));
-  STILLMAP_ASSIGN_OR_RETURN(session_, decode_session(m.body));
+                            receive(control(), kind::welcome, max_welcome_bytes, options_.timeout));
+  STILLMAP_ASSIGN_OR_RETURN(welcome_message welcome, decode_welcome(m.body));
+  session_ = welcome.session;
+  endpoint_ = std::move(welcome.data);
+  return {};
+}
+
+status source_connections::open_channel(transport &to, const peer_identity *peer,
+                                        std::chrono::milliseconds timeout) {
+  const std::size_t i = data_channel_count();
+  STILLMAP_ASSIGN_OR_RETURN(auto c, connect(to, timeout));
+  if (peer != nullptr && c->peer().fingerprint != peer->fingerprint) {
+    return make_error(errc::not_supported,
+                      "a data channel reached another peer than the control channel", i);
+  }
+  STILLMAP_RETURN_IF_ERROR(send(*c, kind::join, encode(session_), timeout, i));
+  STILLMAP_RETURN_IF_ERROR(receive(*c, kind::welcome, 0, timeout));
+  const lock_guard lock(shutdown_mutex_);
+  data_.push_back(std::move(c));
+  if (shut_down_) data_.back()->shutdown();
+  return {};
+}
+
+std::size_t source_connections::data_channel_count() {
+  const lock_guard lock(shutdown_mutex_);
+  return data_.size();
+}
+
+status source_connections::open_announced() {
+  const auto not_used = [](const char *why, const std::string &subject) {
+    return tl::unexpected(make_error(errc::not_supported, why).value().about(subject));
+  };
+  data_connector *const by = options_.data_connector.get();
+  const std::string there = endpoint_.transport + ' ' + endpoint_.address;
+  if (by == nullptr) {
+    return not_used("only the destination has this transport for data channels", there);
+  }
+  const std::string here = by->transport_name();
+  if (endpoint_.transport.empty()) {
+    return not_used("only the source has this transport for data channels", here);
+  }
+  if (endpoint_.transport != here) {
+    return not_used("the destination has another transport for data channels than the source",
+                    there);
+  }
+  STILLMAP_ASSIGN_OR_RETURN(announced_,
+                            by->create_transport(reachable(endpoint_.address, peer_.address)));
+  // Only the session's id says who joins there.
+  STILLMAP_RETURN_IF_ERROR(
+      open_channel(*announced_, nullptr, std::min(options_.timeout, max_announced_wait)));
+  data_transport_ = here;
   return {};
 }
 
 status source_connections::open_channels(transport &to) {
-  transport *const apart = options_.data_transport;  // only the session's id says who joins there
-  for (std::size_t i = 0; i < options_.channels; ++i) {
-    STILLMAP_ASSIGN_OR_RETURN(auto c, connect(apart != nullptr ? *apart : to));
-    if (apart == nullptr && c->peer().fingerprint != peer_.fingerprint) {
-      return make_error(errc::not_supported,
-                        "a data channel reached another peer than the control channel", i);
+  if (options_.data_connector || !endpoint_.transport.empty()) {
+    if (const status s = with_host_memory([&] { return open_announced(); }); !s) {
+      data_fallback_ = s.error();
     }
-    STILLMAP_RETURN_IF_ERROR(send(*c, kind::join, encode(session_), options_.timeout, i));
-    STILLMAP_RETURN_IF_ERROR(receive(*c, kind::welcome, 0, options_.timeout));
-    const lock_guard lock(shutdown_mutex_);
-    data_.push_back(std::move(c));
-    if (shut_down_) data_.back()->shutdown();
+  }
+  const bool own = data_transport_.empty();
+  while (data_channel_count() < options_.channels) {
+    STILLMAP_RETURN_IF_ERROR(
+        open_channel(own ? to : *announced_, own ? &peer_ : nullptr, options_.timeout));
   }
   STILLMAP_ASSIGN_OR_RETURN(copier_,
                             checkpoint::batch_copier::create(device_, 2 * options_.channels));

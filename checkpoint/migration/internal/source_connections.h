@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -51,9 +52,13 @@ class source_connections {
   // Opens the control channel and begins a session.
   // Errors: as connecting and the handshake; the destination's refusal.
   status open(transport &to, const hello &h);
-  // Opens the data channels.
+  // Opens the data channels: over options.data_connector's transport if the destination announces it and the first of
+  // them opens, else over `to`.
   // Errors: as open().
   status open_channels(transport &to);
+  // As sent_memory, once open_channels() has been called.
+  const std::string &data_transport() const { return data_transport_; }
+  const std::optional<error> &data_fallback() const { return data_fallback_; }
   // Sends the layout, and waits until the destination has reserved the addresses.
   status prepare(const layout_message &l);
   // Sends the chunks of a round and returns how many arrived damaged; these are marked as unknown.
@@ -81,7 +86,13 @@ class source_connections {
   status send_chunks(lane &l, source_memory &from, copy_round &round, const on_chunk &sent);
   status send_chunk(lane &l, std::size_t buffer, source_memory::chunk &c,
                     const image::digest_key &key, const on_chunk &sent);
-  result<std::unique_ptr<channel>> connect(transport &to);
+  result<std::unique_ptr<channel>> connect(transport &to, std::chrono::milliseconds timeout);
+  // Opens the first data channel where the destination announces.
+  // Errors: as sent_memory::data_fallback.
+  status open_announced();
+  // `peer`: the certificate that the destination must have; null: any.
+  status open_channel(transport &to, const peer_identity *peer, std::chrono::milliseconds timeout);
+  std::size_t data_channel_count() STILLMAP_EXCLUDES(shutdown_mutex_);
   // Once they are open: they stay.
   channel &control() STILLMAP_EXCLUDES(shutdown_mutex_);
   channel &data(std::size_t i) STILLMAP_EXCLUDES(shutdown_mutex_);
@@ -91,11 +102,15 @@ class source_connections {
   rate_limiter limiter_;
   mutex shutdown_mutex_;
   bool shut_down_ STILLMAP_GUARDED_BY(shutdown_mutex_) = false;
+  std::unique_ptr<transport> announced_;  // outlives its channels
   channel *connecting_ STILLMAP_GUARDED_BY(shutdown_mutex_) = nullptr;
   mutex on_chunk_mutex_;  // held while an on_chunk is called
   std::unique_ptr<channel> control_ STILLMAP_GUARDED_BY(shutdown_mutex_);
   std::vector<std::unique_ptr<channel>> data_ STILLMAP_GUARDED_BY(shutdown_mutex_);
   session_id session_;
+  data_endpoint endpoint_;
+  std::string data_transport_;
+  std::optional<error> data_fallback_;
   peer_identity peer_;
   std::size_t buffer_bytes_ = 0;  // of one header and one chunk
   std::optional<checkpoint::batch_copier> copier_;

@@ -40,7 +40,7 @@ int write_some(BIO *b, const char *from, std::size_t bytes, std::size_t *done) {
   return -1;
 }
 
-long control(BIO *b, int what, long, void *) {
+long control_bio(BIO *b, int what, long, void *) {
   if (what == BIO_CTRL_EOF) return BIO_test_flags(b, BIO_FLAGS_IN_EOF) != 0 ? 1 : 0;
   return what == BIO_CTRL_FLUSH ? 1 : 0;
 }
@@ -52,7 +52,7 @@ const BIO_METHOD *socket_method() {
     if (m != nullptr) {
       BIO_meth_set_read_ex(m, &read_some);
       BIO_meth_set_write_ex(m, &write_some);
-      BIO_meth_set_ctrl(m, &control);
+      BIO_meth_set_ctrl(m, &control_bio);
     }
     return m;
   }();

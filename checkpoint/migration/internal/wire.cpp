@@ -13,7 +13,7 @@ using checkpoint::wire_reader;
 using checkpoint::wire_writer;
 
 constexpr std::uint32_t magic = 0x674d6d53;  // "SmMg"
-constexpr std::uint16_t version = 3;
+constexpr std::uint16_t version = 4;
 
 tl::unexpected<error> malformed(const char *what) {
   return make_error(errc::corrupt, what);
@@ -26,6 +26,18 @@ void fields(Wire &w, checkpoint::field_of<Wire, hello> &h) {
           h.chunk_bytes >= min_chunk_bytes && h.chunk_bytes <= max_chunk_bytes &&
           h.chunk_bytes % image::block_bytes == 0 && h.page_bytes % h.chunk_bytes == 0 &&
           h.channels != 0 && h.channels <= max_channels);
+}
+
+// Printable, and without spaces.
+bool is_word(const std::string &text, std::size_t max_bytes) {
+  return text.size() <= max_bytes &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < '\x7f'; });
+}
+
+template <class Wire>
+void fields(Wire &w, checkpoint::field_of<Wire, welcome_message> &m) {
+  w(m.session.bytes, m.data.transport, m.data.address);
+  w.check(can_be_announced(m.data) || (m.data.transport.empty() && m.data.address.empty()));
 }
 
 template <class Wire>
@@ -99,8 +111,16 @@ result<header> decode_header(std::span<const std::byte, header::bytes> from) {
   return h;
 }
 
+bool can_be_announced(const data_endpoint &e) {
+  return !e.transport.empty() && !e.address.empty() && is_word(e.transport, max_transport_name) &&
+         is_word(e.address, max_data_address);
+}
+
 std::vector<std::byte> encode(const hello &h) {
   return encode_fields(h);
+}
+std::vector<std::byte> encode(const welcome_message &w) {
+  return encode_fields(w);
 }
 std::vector<std::byte> encode(const outcome_query &q) {
   return encode_fields(q);
@@ -120,6 +140,9 @@ std::vector<std::byte> encode(const std::vector<image::digest> &digests) {
 
 result<hello> decode_hello(std::span<const std::byte> from) {
   return decode_fields<hello>(from, "malformed hello message");
+}
+result<welcome_message> decode_welcome(std::span<const std::byte> from) {
+  return decode_fields<welcome_message>(from, "malformed welcome message");
 }
 result<outcome_query> decode_outcome_query(std::span<const std::byte> from) {
   return decode_fields<outcome_query>(from, "malformed outcome query or commit");

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "stillmap/checkpoint/common/layout_wire.h"
@@ -19,7 +20,7 @@ namespace stillmap::migration {
 // The control channel carries all messages but those that say "data".
 enum class kind : std::uint16_t {
   hello = 1,       // from the source: begins a migration
-  welcome,         // to the source: the session; on a data channel: accepted
+  welcome,         // to the source: the session, and the data acceptor; on a data channel: accepted
   join,            // first on a data channel: the session
   layout,          // the layout, and the numbers of its pages
   prepared,        // to the source: the addresses are reserved
@@ -51,6 +52,9 @@ struct header {
 inline constexpr std::uint64_t max_table_bytes = std::uint64_t{1} << 30;
 inline constexpr std::uint32_t min_chunk_bytes = 64 << 10, max_chunk_bytes = 16 << 20;
 inline constexpr std::uint32_t max_channels = 64;
+inline constexpr std::size_t max_transport_name = 32, max_data_address = 255;
+inline constexpr std::uint64_t max_welcome_bytes =
+    16 + 4 + max_transport_name + 4 + max_data_address;
 
 void encode(const header &h, std::span<std::byte, header::bytes> into);
 // Errors: corrupt (not a message of this protocol), not_supported (another version: value, limit =
@@ -64,6 +68,14 @@ struct hello {
   std::uint32_t chunk_bytes = 0;
   std::uint32_t channels = 0;  // data channels
   image::digest_key digests;   // of this session: the task must not know it
+};
+// Where data channels are accepted over another transport. Both empty: nowhere.
+struct data_endpoint {
+  std::string transport, address;
+};
+struct welcome_message {
+  session_id session;
+  data_endpoint data;
 };
 struct layout_message {
   checkpoint::memory_layout layout;
@@ -90,7 +102,11 @@ struct group_query {
 };
 inline constexpr std::uint32_t max_group_wait_ms = 1000;
 
+// Whether a welcome message may have it.
+bool can_be_announced(const data_endpoint &e);
+
 std::vector<std::byte> encode(const hello &h);
+std::vector<std::byte> encode(const welcome_message &w);
 std::vector<std::byte> encode(const layout_message &l);
 std::vector<std::byte> encode(const outcome_query &q);
 std::vector<std::byte> encode(const group_query &q);
@@ -100,6 +116,7 @@ std::vector<std::byte> encode(const std::vector<image::digest> &digests);
 
 // Errors: corrupt. Each field is checked by itself; checkpoint::check() checks a layout as a whole.
 result<hello> decode_hello(std::span<const std::byte> from);
+result<welcome_message> decode_welcome(std::span<const std::byte> from);
 result<layout_message> decode_layout_message(std::span<const std::byte> from);
 result<outcome_query> decode_outcome_query(std::span<const std::byte> from);
 result<group_query> decode_group_query(std::span<const std::byte> from);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "stillmap/checkpoint/base/tcp_socket.h"
@@ -130,11 +131,11 @@ status channel::create_endpoint(const std::vector<std::byte> &to) {
   params.err_handler.arg = this;
   const lock_guard lock(mutex_);
   STILLMAP_RETURN_IF_ERROR(usable_so_far());
-  ucs_status_t s = ucp_ep_create(worker_->get(), &params, &endpoint_);
+  ucs_status_t s = api().ucp_ep_create(worker_->get(), &params, &endpoint_);
   if (s == UCS_ERR_UNREACHABLE) {
     // Shared memory does not watch the peer: the socket does.
     params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
-    s = ucp_ep_create(worker_->get(), &params, &endpoint_);
+    s = api().ucp_ep_create(worker_->get(), &params, &endpoint_);
   }
   if (s == UCS_OK) return {};
   endpoint_ = nullptr;
@@ -142,7 +143,7 @@ status channel::create_endpoint(const std::vector<std::byte> &to) {
       make_error(errc::not_supported,
                  "UCX has no transport between the two ends: compare their transports and networks")
           .value()
-          .about(ucs_status_string(s)));
+          .about(api().ucs_status_string(s)));
 }
 
 status channel::send(std::span<const std::byte> bytes, std::chrono::milliseconds timeout) {
@@ -158,7 +159,7 @@ status channel::send(std::span<const std::byte> bytes, std::chrono::milliseconds
       param.user_data = this;
       sent_ = std::nullopt;
       const ucs_status_ptr_t started =
-          ucp_stream_send_nbx(endpoint_, piece.data(), piece.size(), &param);
+          api().ucp_stream_send_nbx(endpoint_, piece.data(), piece.size(), &param);
       if (started == nullptr || UCS_PTR_IS_ERR(started)) {
         sent_ = UCS_PTR_STATUS(started);
       } else {
@@ -167,7 +168,7 @@ status channel::send(std::span<const std::byte> bytes, std::chrono::milliseconds
     }
     const auto is_sent = [&]() STILLMAP_REQUIRES(mutex_) -> std::optional<status> {
       if (!sent_) return std::nullopt;
-      if (send_request_ != nullptr) ucp_request_free(std::exchange(send_request_, nullptr));
+      if (send_request_ != nullptr) api().ucp_request_free(std::exchange(send_request_, nullptr));
       if (*sent_ == UCS_OK) return status();
       STILLMAP_RETURN_IF_ERROR(usable());  // says why, where it is known
       return ucx_error(*sent_, "the connection is broken");
@@ -196,7 +197,7 @@ status channel::receive(std::span<std::byte> into, std::chrono::milliseconds tim
 std::size_t channel::take_received(std::span<std::byte> into) noexcept {
   if (endpoint_ == nullptr) return 0;
   if (received_ == nullptr) {
-    const ucs_status_ptr_t data = ucp_stream_recv_data_nb(endpoint_, &received_bytes_);
+    const ucs_status_ptr_t data = api().ucp_stream_recv_data_nb(endpoint_, &received_bytes_);
     if (data == nullptr || UCS_PTR_IS_ERR(data)) return 0;
     received_ = data;
     received_used_ = 0;
@@ -209,19 +210,24 @@ std::size_t channel::take_received(std::span<std::byte> into) noexcept {
 }
 
 void channel::release_received() noexcept {
-  if (received_ != nullptr) ucp_stream_data_release(endpoint_, std::exchange(received_, nullptr));
+  if (received_ != nullptr)
+    api().ucp_stream_data_release(endpoint_, std::exchange(received_, nullptr));
 }
 
 template <class Ready>
 status channel::wait(direction d, const Ready &ready, std::chrono::milliseconds timeout) {
   const auto until = clock::now() + timeout;
-  for (;;) {
+  for (bool can_sleep = true;;) {
     auto wake_at = until;
+    // UCX wants to be asked again: over shared memory no event says that the peer has read what it was sent. Asking
+    // without pause keeps the peer from reading it where processors are few.
+    if (!can_sleep) std::this_thread::yield();
     {
       const lock_guard lock(mutex_);
       waits_[d] = false;
       if (auto end = advance(d, ready, until)) return *std::move(end);
-      if (!worker_->arm()) continue;
+      can_sleep = worker_->arm();
+      if (!can_sleep) continue;
       waits_[d] = true;
       if (gone_) wake_at = std::min(until, *gone_);
     }
@@ -281,14 +287,15 @@ void channel::break_off() noexcept {
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_EP_CLOSE_FLAG_FORCE;
-    const ucs_status_ptr_t closing = ucp_ep_close_nbx(std::exchange(endpoint_, nullptr), &param);
+    const ucs_status_ptr_t closing =
+        api().ucp_ep_close_nbx(std::exchange(endpoint_, nullptr), &param);
     const bool waits = closing != nullptr && !UCS_PTR_IS_ERR(closing);
     const auto until = clock::now() + disconnect_timeout;
     while (clock::now() < until &&
-           (!sent_ || (waits && ucp_request_check_status(closing) == UCS_INPROGRESS))) {
+           (!sent_ || (waits && api().ucp_request_check_status(closing) == UCS_INPROGRESS))) {
       worker_->progress();
     }
-    if (waits) ucp_request_free(closing);
+    if (waits) api().ucp_request_free(closing);
   }
   for (const wake_up &w : wake_) w.set();
 }
@@ -298,14 +305,14 @@ void channel::flush(clock::time_point until) noexcept {
     const lock_guard lock(mutex_);
     if (!usable()) return;
     ucp_request_param_t param{};
-    const ucs_status_ptr_t flushing = ucp_ep_flush_nbx(endpoint_, &param);
+    const ucs_status_ptr_t flushing = api().ucp_ep_flush_nbx(endpoint_, &param);
     ended = flushing == nullptr || UCS_PTR_IS_ERR(flushing);
     if (ended) return;
     while (!ended && clock::now() < until) {
       worker_->progress();
-      ended = ucp_request_check_status(flushing) != UCS_INPROGRESS;
+      ended = api().ucp_request_check_status(flushing) != UCS_INPROGRESS;
     }
-    ucp_request_free(flushing);
+    api().ucp_request_free(flushing);
   }
 }
 

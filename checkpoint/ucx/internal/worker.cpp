@@ -41,7 +41,7 @@ int errno_of(ucs_status_t s) {
 }
 
 struct release_config {
-  void operator()(ucp_config_t *c) const noexcept { ucp_config_release(c); }
+  void operator()(ucp_config_t *c) const noexcept { api().ucp_config_release(c); }
 };
 
 tl::unexpected<error> cannot_start(ucs_status_t s) {
@@ -49,22 +49,23 @@ tl::unexpected<error> cannot_start(ucs_status_t s) {
       make_error(errc::not_supported,
                  "UCX cannot start: choose other transports (UCX_LOG_LEVEL=info lists them)")
           .value()
-          .about(ucs_status_string(s)));
+          .about(api().ucs_status_string(s)));
 }
 
 }  // namespace
 
 tl::unexpected<error> ucx_error(ucs_status_t s, const char *reason) {
-  return make_system_error(errno_of(s), reason, ucs_status_string(s));
+  return make_system_error(errno_of(s), reason, api().ucs_status_string(s));
 }
 
 result<owned_context> create_context(const std::string &transports) {
+  STILLMAP_RETURN_IF_ERROR(load_library());
   ucp_config_t *read = nullptr;
-  ucs_status_t s = ucp_config_read(nullptr, nullptr, &read);
+  ucs_status_t s = api().ucp_config_read(nullptr, nullptr, &read);
   if (s != UCS_OK) return cannot_start(s);
   const std::unique_ptr<ucp_config_t, release_config> config(read);
   if (!transports.empty()) {
-    s = ucp_config_modify(config.get(), "TLS", transports.c_str());
+    s = api().ucp_config_modify(config.get(), "TLS", transports.c_str());
     if (s != UCS_OK) return cannot_start(s);
   }
   ucp_params_t params{};
@@ -72,7 +73,7 @@ result<owned_context> create_context(const std::string &transports) {
   params.features = UCP_FEATURE_STREAM | UCP_FEATURE_WAKEUP;
   params.mt_workers_shared = 1;  // a worker for each channel, on threads of their own
   ucp_context_h made = nullptr;
-  s = ucp_init(&params, config.get(), &made);
+  s = api().ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config.get(), &made);
   if (s != UCS_OK) return cannot_start(s);
   return owned_context(made);
 }
@@ -100,10 +101,10 @@ result<worker> worker::create(std::shared_ptr<const owned_context> context) {
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   ucp_worker_h made = nullptr;
-  ucs_status_t s = ucp_worker_create(out.context_->get(), &params, &made);
+  ucs_status_t s = api().ucp_worker_create(out.context_->get(), &params, &made);
   if (s != UCS_OK) return ucx_error(s, "UCX cannot create a worker");
   out.worker_.reset(made);
-  s = ucp_worker_get_efd(made, &out.efd_);
+  s = api().ucp_worker_get_efd(made, &out.efd_);
   if (s != UCS_OK) return ucx_error(s, "UCX has no event descriptor");
   return out;
 }
@@ -113,20 +114,20 @@ worker::~worker() = default;
 bool worker::progress() const noexcept {
   // Bounded, because a peer that sends without pause would keep a caller here past its timeout.
   bool any = false;
-  for (int i = 0; i < 64 && ucp_worker_progress(get()) != 0; ++i) any = true;
+  for (int i = 0; i < 64 && api().ucp_worker_progress(get()) != 0; ++i) any = true;
   return any;
 }
 
 result<std::vector<std::byte>> worker::address() const {
   ucp_address_t *at = nullptr;
   std::size_t bytes = 0;
-  const ucs_status_t s = ucp_worker_get_address(get(), &at, &bytes);
+  const ucs_status_t s = api().ucp_worker_get_address(get(), &at, &bytes);
   if (s != UCS_OK) return ucx_error(s, "UCX does not say the address of a worker");
   auto out = with_host_memory([&]() -> result<std::vector<std::byte>> {
     const auto *const first = reinterpret_cast<const std::byte *>(at);
     return std::vector<std::byte>(first, first + bytes);
   });
-  ucp_worker_release_address(get(), at);
+  api().ucp_worker_release_address(get(), at);
   return out;
 }
 

@@ -1,8 +1,6 @@
 // UCX's context and worker, with owners, and its errors.
 #pragma once
 
-#include <ucp/api/ucp.h>
-
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -10,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "stillmap/checkpoint/ucx/internal/library.h"
 #include "stillmap/vmm/base/error.h"
 #include "stillmap/vmm/base/owned_fd.h"
 
@@ -21,7 +20,7 @@ using clock = std::chrono::steady_clock;
 tl::unexpected<error> ucx_error(ucs_status_t s, const char *reason);
 
 struct context_cleanup {
-  void operator()(ucp_context_h c) const noexcept { ucp_cleanup(c); }
+  void operator()(ucp_context_h c) const noexcept { api().ucp_cleanup(c); }
 };
 using owned_context = std::unique_ptr<std::remove_pointer_t<ucp_context_h>, context_cleanup>;
 // Errors: not_supported.
@@ -58,11 +57,11 @@ class worker {
   // Runs what is due: callbacks of requests and endpoints. Returns whether anything was.
   bool progress() const noexcept;
   // Whether efd() becomes readable with the next event. False: progress() has something to do.
-  bool arm() const noexcept { return ucp_worker_arm(get()) != UCS_ERR_BUSY; }
+  bool arm() const noexcept { return api().ucp_worker_arm(get()) != UCS_ERR_BUSY; }
 
  private:
   struct destroy {
-    void operator()(ucp_worker_h w) const noexcept { ucp_worker_destroy(w); }
+    void operator()(ucp_worker_h w) const noexcept { api().ucp_worker_destroy(w); }
   };
   worker() = default;
 

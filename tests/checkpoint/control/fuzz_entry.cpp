@@ -98,6 +98,7 @@ migration::sent_memory an_outcome_in_doubt() {
   migration::sent_memory m;
   m.owner = migration::owner::in_doubt;
   m.failure = make_error(errc::busy, "why", 1, 2).value();
+  m.data_fallback = make_error(errc::not_supported, "why not").value();
   return m;
 }
 

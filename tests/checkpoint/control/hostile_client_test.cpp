@@ -95,7 +95,8 @@ class hostile_client : public control_test {
     f.number("timeout", static_cast<std::uint64_t>(r.timeout.count()), 4);
     f.number("resolve timeout", static_cast<std::uint64_t>(r.resolve_timeout.count()), 4);
     f.number("group", 0, 8).number("group", 0, 8).text("decider", r.decider);
-    return f.number("group timeout", static_cast<std::uint64_t>(r.group_timeout.count()), 4);
+    f.number("group timeout", static_cast<std::uint64_t>(r.group_timeout.count()), 4);
+    return f.number("only TLS", r.only_tls ? 1 : 0, 4);
   }
   suspend_request a_suspend() const { return {"weights", backing_store::pinned_host, file("")}; }
   snapshot_request a_snapshot() const { return {{"weights"}, file("a.smi"), {}}; }

@@ -113,7 +113,9 @@ frame moved_frame(const char *name, migration::owner w) {
   for (const char *n : {"rounds", "bytes", "sent", "zero", "unchanged", "resent"})
     f.number(n, 4, 8);
   f.number("downtime", 5, 8).number("elapsed", 6, 8).number("unmapped", 1, 4);
-  return refusal_fields(f, w == migration::owner::destination ? 0 : 5);
+  f.text("data transport", "ucx");
+  f = refusal_fields(f, w == migration::owner::destination ? 0 : 5);
+  return refusal_fields(f, 0);
 }
 
 template <class T>

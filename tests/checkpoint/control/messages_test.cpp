@@ -52,6 +52,7 @@ migrate_request a_migration() {
   r.group.bytes[3] = std::byte{7};
   r.decider = "host:4712";
   r.group_timeout = std::chrono::milliseconds(8);
+  r.only_tls = true;
   return r;
 }
 
@@ -70,6 +71,7 @@ migration::sent_memory an_outcome(migration::owner w) {
   m.downtime = std::chrono::milliseconds(250);
   m.elapsed = std::chrono::milliseconds(2500);
   m.unmapped = false;
+  m.data_transport = "ucx";
   if (w != migration::owner::destination) {
     m.failure = make_error(errc::busy, "why", 1, 2).value();
   }
@@ -88,6 +90,7 @@ TEST(messages, what_is_written_about_a_migration_is_read_again) {
   EXPECT_EQ(read->group, r.group);
   EXPECT_EQ(read->decider, r.decider);
   EXPECT_EQ(read->group_timeout, r.group_timeout);
+  EXPECT_TRUE(read->only_tls);
 
   migration::progress p;
   p.step = migration::step::sealed;
@@ -116,6 +119,8 @@ TEST(messages, what_is_written_about_a_migration_is_read_again) {
     EXPECT_EQ(m->owner, w);
     EXPECT_EQ(m->downtime, std::chrono::milliseconds(250));
     EXPECT_EQ(m->to.name, "name");
+    EXPECT_EQ(m->data_transport, "ucx");
+    EXPECT_FALSE(m->data_fallback);
     if (w == migration::owner::destination) {
       EXPECT_EQ(encode(*m), encode(an_outcome(w)));
       EXPECT_FALSE(m->failure);
@@ -125,6 +130,13 @@ TEST(messages, what_is_written_about_a_migration_is_read_again) {
       EXPECT_EQ(m->failure->detail().cause, an_outcome(w).failure->message());
     }
   }
+  migration::sent_memory over_tls = an_outcome(migration::owner::destination);
+  over_tls.data_fallback = make_error(errc::not_supported, "only one has it").value().about("ucx");
+  const auto fell_back = decode<migration::sent_memory>(encode(over_tls));
+  ASSERT_TRUE(fell_back && fell_back->data_fallback);
+  EXPECT_FALSE(fell_back->failure);
+  EXPECT_TRUE(fell_back->data_fallback->is(errc::not_supported));
+  EXPECT_EQ(fell_back->data_fallback->detail().cause, over_tls.data_fallback->message());
   EXPECT_EQ(decode<request_kind>(encode(request_kind::snapshot)), request_kind::snapshot);
   EXPECT_EQ(decode<request_kind>(encode(request_kind::restore)), request_kind::restore);
 }

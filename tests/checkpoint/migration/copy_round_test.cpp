@@ -185,9 +185,10 @@ class welcoming_transport final : public transport {
     status send(std::span<const std::byte> bytes, std::chrono::milliseconds) override {
       const auto h = decode_header(bytes.first<header::bytes>());
       const bool names_session = h && h->what == kind::hello;
-      reply_.assign(header::bytes + (names_session ? sizeof(session_id) : 0), std::byte{0});
-      encode(header{kind::welcome, reply_.size() - header::bytes, 0, {}},
-             std::span(reply_).first<header::bytes>());
+      const auto body = names_session ? encode(welcome_message{}) : std::vector<std::byte>();
+      reply_.resize(header::bytes);
+      encode(header{kind::welcome, body.size(), 0, {}}, std::span(reply_).first<header::bytes>());
+      reply_.insert(reply_.end(), body.begin(), body.end());
       return {};
     }
     status receive(std::span<std::byte> into, std::chrono::milliseconds) override {

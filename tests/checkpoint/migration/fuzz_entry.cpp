@@ -55,6 +55,7 @@ std::string fuzz_numbers(bytes_view from) {
   std::string wrong = there_and_back(decode_numbers(from), from, "a list of numbers");
   if (wrong.empty()) wrong = there_and_back(decode_digests(from), from, "a list of digests");
   if (wrong.empty()) wrong = there_and_back(decode_session(from), from, "a session");
+  if (wrong.empty()) wrong = there_and_back(decode_welcome(from), from, "a welcome");
   return wrong;
 }
 
@@ -172,6 +173,7 @@ std::vector<stillmap::testing::fuzz_input> fuzz_corpus() {
   add(fuzz_mode::layout, encode(a_layout(3, device_address(stillmap::testing::far_away))));
   add(fuzz_mode::outcome_query, encode(outcome_query{task_id{}, session_id{}, 9}));
   add(fuzz_mode::numbers, encode(std::vector<std::uint64_t>{1, 2, 3, 4}));
+  add(fuzz_mode::numbers, encode(welcome_message{session_id{}, {"ucx", "127.0.0.1:4712"}}));
   std::string text = to_text(record{{}, 5, ownership::intent, {}, "other:1 the other", {}});
   text.resize(text.rfind("seal "));
   add(fuzz_mode::record, std::as_bytes(std::span(text)));

@@ -209,9 +209,10 @@ TEST_F(migrating_without_host_memory, a_source_keeps_or_gives_the_task) {
 class gone_channel final : public channel {
  public:
   gone_channel() {
+    const std::vector<std::byte> body = encode(welcome_message{});
     welcome_.resize(header::bytes);
-    encode(header{kind::welcome, 16, 0, {}}, std::span(welcome_).first<header::bytes>());
-    welcome_.resize(header::bytes + 16);
+    encode(header{kind::welcome, body.size(), 0, {}}, std::span(welcome_).first<header::bytes>());
+    welcome_.insert(welcome_.end(), body.begin(), body.end());
   }
   static peer_identity name() {
     const std::string longer(100, '.');  // than a string has room for without an allocation

@@ -145,8 +145,14 @@ class source {
         return;
       }
       const bytes_view body = rest.subspan(header::bytes, h->body);
-      if (h->what == kind::welcome && body.size() == 16) session_ = *decode_session(body);
-
+      if (h->what == kind::welcome && !body.empty()) {
+        const auto welcome = decode_welcome(body);
+        if (!welcome) {
+          wrong_ = "the receiver sent a malformed welcome";
+          return;
+        }
+        session_ = welcome->session;
+      }
       rest = rest.subspan(header::bytes + h->body);
     }
     p.from_receiver.clear();

@@ -64,7 +64,7 @@ class session_by_hand : public stillmap::testing::buffer_test {
     tell(*control_, kind::hello, encode(hello{task_, 1, page(), session_chunk_bytes, 1, {}}));
     const auto welcome = reply(*control_, kind::welcome);
     ASSERT_TRUE(welcome) << welcome.error().message();
-    session_ = decode_session(welcome->body).value();
+    session_ = decode_welcome(welcome->body).value().session;
     tell(*control_, kind::layout, encode(session_layout(page(), 3)));
     ASSERT_TRUE(reply(*control_, kind::prepared));
     tell(*data_, kind::join, encode(session_));

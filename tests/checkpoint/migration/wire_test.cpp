@@ -93,6 +93,40 @@ TEST(migration_wire, EveryMessageDamaged) {
   EXPECT_FALSE(decode_layout_message(encode(l))) << "two pages of one number";
 }
 
+TEST(migration_wire, a_welcome_names_a_data_acceptor_or_none) {
+  welcome_message w;
+  w.session.bytes[3] = std::byte{7};
+  const auto survives = [&w] {
+    const auto read = decode_welcome(encode(w));
+    return read && read->session == w.session && read->data.transport == w.data.transport &&
+           read->data.address == w.data.address;
+  };
+  EXPECT_TRUE(survives());
+  const auto is_decoded = [](const std::vector<std::byte> &b) {
+    return decode_welcome(b).has_value();
+  };
+  every_damage(encode(w), is_decoded);
+  w.data = {"ucx", "[2001:db8::1]:4712"};
+  EXPECT_TRUE(survives());
+  every_damage(encode(w), is_decoded);
+  w.data = {std::string(max_transport_name, 'u'), std::string(max_data_address, '1')};
+  EXPECT_TRUE(survives());
+  EXPECT_EQ(encode(w).size(), max_welcome_bytes);
+  const std::string nul(1, '\0');
+  for (const data_endpoint &bad : {data_endpoint{"ucx", ""},
+                                   {"", "127.0.0.1:4712"},
+                                   {"u cx", "127.0.0.1:4712"},
+                                   {"ucx", "127.0.0.1:4712\n"},
+                                   {"ucx", "127.0.0.1" + nul + ":4712"},
+                                   {"ucx", "h\x80:1"},
+                                   {std::string(max_transport_name + 1, 'u'), "127.0.0.1:4712"},
+                                   {"ucx", std::string(max_data_address + 1, '1')}}) {
+    EXPECT_FALSE(can_be_announced(bad));
+    w.data = bad;
+    EXPECT_FALSE(survives()) << bad.transport << ' ' << bad.address;
+  }
+}
+
 TEST(migration_wire, GreetingsThatMakeNoSense) {
   const auto refused = [](const std::function<void(hello &)> &change) {
     hello h = a_hello();

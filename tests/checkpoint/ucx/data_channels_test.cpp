@@ -1,5 +1,6 @@
-// A migration whose data channels are UCX's: the right bytes arrive; strangers, cut links, half messages and
-// changed contents leave the task at its source or are sent again. The other process is this program again.
+// A migration whose data channels are UCX's, where both ends have it and it opens: the right bytes arrive; strangers,
+// cut links, half messages and changed contents leave the task at its source or are sent again. The other process is
+// this program again.
 #include <gtest/gtest.h>
 
 #if __has_include("stillmap/checkpoint/ucx/data_transport.h") && __has_include(<ucp/api/ucp.h>)
@@ -14,9 +15,12 @@
 #include <utility>
 #include <vector>
 
+#include "stillmap/checkpoint/control/client.h"
+#include "stillmap/checkpoint/control/server.h"
 #include "stillmap/checkpoint/migration/internal/wire.h"
 #include "stillmap/checkpoint/migration/migration.h"
 #include "stillmap/checkpoint/ucx/data_transport.h"
+#include "tests/checkpoint/control/memory.h"
 #include "tests/checkpoint/migration/endpoints.h"
 #include "tests/support/sample_task.h"
 
@@ -35,34 +39,40 @@ struct data_fault {
   int changed_chunks = 0;
 };
 
+// Of all data channels of a source.
+struct data_link {
+  explicit data_link(data_fault f = {}) : fault(f), chunks_to_change(f.changed_chunks) {}
+  const data_fault fault;
+  std::atomic<int> chunks_to_change;  // each channel has a thread
+  std::atomic<std::size_t> sent{0};
+  std::atomic<std::size_t> digests{0};  // in headers of chunks that were sent
+};
+
 class faulty_data final : public transport {
  public:
-  faulty_data(std::unique_ptr<transport> to, data_fault f)
-      : to_(std::move(to)), fault_(f), chunks_to_change_(f.changed_chunks) {}
+  faulty_data(std::unique_ptr<transport> to, data_link &of) : to_(std::move(to)), of_(of) {}
   result<std::unique_ptr<channel>> connect(std::chrono::milliseconds wait) override {
     auto c = to_->connect(wait);
     if (!c) return c;
-    return std::make_unique<faulty>(*this, std::move(*c));
+    return std::make_unique<faulty>(of_, std::move(*c));
   }
-  // Of headers of chunks that were sent.
-  std::size_t digests_sent() const { return digests_; }
 
  private:
   class faulty final : public channel {
    public:
-    faulty(faulty_data &of, std::unique_ptr<channel> c) : of_(of), c_(std::move(c)) {}
+    faulty(data_link &of, std::unique_ptr<channel> c) : of_(of), c_(std::move(c)) {}
     status handshake(std::chrono::milliseconds wait) override { return c_->handshake(wait); }
     peer_identity peer() const override { return c_->peer(); }
     bool encrypted() const noexcept override { return c_->encrypted(); }
     status send(std::span<const std::byte> b, std::chrono::milliseconds wait) override {
       std::vector<std::byte> bytes(b.begin(), b.end());
       const auto head = decode_header(b.first<header::bytes>());
-      if (head && head->digest != image::digest()) ++of_.digests_;
-      if (head && head->what == kind::chunk && of_.chunks_to_change_-- > 0) {
+      if (head && head->digest != image::digest()) ++of_.digests;
+      if (head && head->what == kind::chunk && of_.chunks_to_change-- > 0) {
         bytes[4711] ^= std::byte{16};
       }
-      const std::size_t sent = of_.sent_ += b.size();
-      if (sent <= of_.fault_.cut_after) return c_->send(bytes, wait);
+      const std::size_t sent = of_.sent += b.size();
+      if (sent <= of_.fault.cut_after) return c_->send(bytes, wait);
       (void)c_->send(std::span(bytes).first(bytes.size() / 2), wait);  // half a message
       c_->shutdown();
       return make_error(errc::busy, "the link is cut");
@@ -73,13 +83,46 @@ class faulty_data final : public transport {
     void shutdown() noexcept override { c_->shutdown(); }
 
    private:
-    faulty_data &of_;
+    data_link &of_;
     std::unique_ptr<channel> c_;
   };
   std::unique_ptr<transport> to_;
-  const data_fault fault_;
-  std::atomic<int> chunks_to_change_;  // each channel has a thread
-  std::atomic<std::size_t> sent_{0}, digests_{0};
+  data_link &of_;
+};
+
+class faulty_connector final : public data_connector {
+ public:
+  // `instead`: connects there, whatever is announced.
+  faulty_connector(std::unique_ptr<data_connector> by, data_link &of, std::string instead)
+      : by_(std::move(by)), of_(of), instead_(std::move(instead)) {}
+  std::string transport_name() const override { return by_->transport_name(); }
+  result<std::unique_ptr<transport>> create_transport(const std::string &announced) override {
+    auto to = by_->create_transport(instead_.empty() ? announced : instead_);
+    if (!to) return to;
+    return std::make_unique<faulty_data>(std::move(*to), of_);
+  }
+
+ private:
+  const std::unique_ptr<data_connector> by_;
+  data_link &of_;
+  const std::string instead_;
+};
+
+// Announces something else than what it is.
+class lying_acceptor final : public data_acceptor {
+ public:
+  lying_acceptor(std::unique_ptr<data_acceptor> at, std::string name, std::string address)
+      : at_(std::move(at)), name_(std::move(name)), address_(std::move(address)) {}
+  result<std::unique_ptr<channel>> accept(std::chrono::milliseconds wait) override {
+    return at_->accept(wait);
+  }
+  std::string transport_name() const override { return name_; }
+  std::string address() const override { return address_; }
+  void shutdown() noexcept override { at_->shutdown(); }
+
+ private:
+  const std::unique_ptr<data_acceptor> at_;
+  const std::string name_, address_;
 };
 
 class migrating_over_ucx : public stillmap::testing::buffer_test,
@@ -89,38 +132,79 @@ class migrating_over_ucx : public stillmap::testing::buffer_test,
     buffer_test::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     STILLMAP_NEEDS_VMM();
-    if (part() == "destination") destination(true);
-    if (part() == "destination, not reading back") destination(false);
+    if (part().starts_with("destination")) destination();
+  }
+
+  // What a destination's part has behind `says`, up to the next comma.
+  static std::string said_by_part(const std::string &says) {
+    const std::string all = part();
+    const auto at = all.find(says);
+    if (at == std::string::npos) return "";
+    const auto begin = at + says.size();
+    return all.substr(begin, all.find(',', begin) - begin);
   }
 
   // Ends with what arrived, or with the failure of the last migration once its source has closed the site.
-  [[noreturn]] void destination(bool read_back) {
+  [[noreturn]] void destination() {
     const test_site m(meeting_place());
     receive_options options = destination_options(m);
-    options.read_back = read_back;
-    auto data = ucx::create_data_acceptor("127.0.0.1:0", {GetParam()});
+    options.read_back = part().find("not reading back") == std::string::npos;
+    const bool everywhere = part().find("at all addresses") != std::string::npos;
+    auto data = ucx::create_data_acceptor(everywhere ? "0.0.0.0:0" : "127.0.0.1:0", {GetParam()});
     if (!data) say_and_end(data.error().message());
     m.publish_address((*data)->address(), data_address);
+    const std::string name = said_by_part("named "), address = said_by_part("announcing ");
     options.data_acceptor = std::move(*data);
+    if (part().find("without UCX") != std::string::npos) options.data_acceptor = nullptr;
+    if (!name.empty() || !address.empty()) {
+      auto real = ucx::create_data_acceptor("127.0.0.1:0", {GetParam()});
+      options.data_acceptor =
+          std::make_shared<lying_acceptor>(std::move(*real), name.empty() ? "ucx" : name,
+                                           address.empty() ? m.address(data_address) : address);
+    }
     auto at = receiver::create(dev(), at_destination(m), options);
     if (!at) say_and_end(at.error().message());
     auto came = at->receive(60s);
     if (!came) say_and_end(came.error().message());
-    const std::string wrong = task::wrong(dev());
+    std::string wrong;
+    if (part().find("of a server") == std::string::npos) {
+      wrong = task::wrong(dev());
+    } else if (!control::testing::is_whole(dev())) {
+      wrong = "the server's memory differs";
+    }
     say_and_end(wrong.empty() ? "here, epoch " + std::to_string(came->epoch) : wrong);
   }
-  static std::unique_ptr<transport> data_to(const test_site &m) {
+  static std::string data_address_of(const test_site &m) {
     while (m.address(data_address).empty()) std::this_thread::sleep_for(5ms);
-    auto to = ucx::create_data_transport(m.address(data_address), {GetParam()});
+    return m.address(data_address);
+  }
+  static std::unique_ptr<data_connector> connector() {
+    auto made = ucx::create_data_connector({GetParam()});
+    EXPECT_TRUE(made) << made.error().message();
+    return std::move(*made);
+  }
+  static std::unique_ptr<transport> data_to(const test_site &m) {
+    auto to = connector()->create_transport(data_address_of(m));
     EXPECT_TRUE(to) << to.error().message();
     return std::move(*to);
   }
-  sent_memory send(const test_site &m, transport &data, std::size_t channels = 2) {
+  sent_memory send(const test_site &m, data_link &link, const std::string &instead = {}) {
     send_options options = source_options(m);
-    options.data_transport = &data;
-    options.channels = channels;
+    options.data_connector = std::make_shared<faulty_connector>(connector(), link, instead);
     options.timeout = 10s;
     return sender(dev(), both, options).send(*to_destination(m));
+  }
+  sent_memory send(const test_site &m) {
+    data_link sound;
+    return send(m, sound);
+  }
+  // The task has moved, over TLS, for this reason.
+  void expect_tls(const sent_memory &sent, const std::string &why) {
+    EXPECT_EQ(sent.owner, owner::destination) << said(sent);
+    EXPECT_EQ(sent.data_transport, "");
+    ASSERT_TRUE(sent.data_fallback);
+    EXPECT_NE(sent.data_fallback->message().find(why), std::string::npos)
+        << sent.data_fallback->message();
   }
   static std::string said(const sent_memory &s) {
     return s.failure ? s.failure->message() : std::string("moved");
@@ -139,16 +223,20 @@ INSTANTIATE_TEST_SUITE_P(over, migrating_over_ucx, ::testing::Values("tcp", "shm
                          [](const auto &param) { return std::string(param.param); });
 
 TEST_P(migrating_over_ucx, the_right_bytes_arrive) {
-  for (const char *const at : {"destination", "destination, not reading back"}) {
+  for (const char *const at :
+       {"destination", "destination, not reading back", "destination, at all addresses"}) {
     const test_site m;
     const task t(dev());
     other_process there(at, m.folder());
-    faulty_data data(data_to(m), {});
-    const sent_memory sent = send(m, data);
+    data_link link;
+    const sent_memory sent = send(m, link);
     EXPECT_EQ(sent.owner, owner::destination) << said(sent);
     EXPECT_EQ(sent.to.name, "the destination") << "the control channel is TLS";
+    EXPECT_EQ(sent.data_transport, "ucx");
+    EXPECT_FALSE(sent.data_fallback) << sent.data_fallback->message();
+    EXPECT_GT(link.sent.load(), 1u << 20) << "contents";
     EXPECT_EQ(sent.resent_chunks, 0u);
-    EXPECT_EQ(data.digests_sent(), 0u) << "who reads two digests can compute the key";
+    EXPECT_EQ(link.digests.load(), 0u) << "who reads two digests can compute the key";
     EXPECT_EQ(there.verdict(), "here, epoch 2");
   }
 }
@@ -162,8 +250,8 @@ TEST_P(migrating_over_ucx, changed_contents_are_found_by_the_seal) {
     other_process there(at, m.folder());
     data_fault fault;
     fault.changed_chunks = 3;
-    faulty_data data(data_to(m), fault);
-    const sent_memory sent = send(m, data);
+    data_link link(fault);
+    const sent_memory sent = send(m, link);
     EXPECT_EQ(sent.owner, owner::destination) << said(sent);
     EXPECT_EQ(sent.resent_chunks, 3u);
     EXPECT_EQ(there.verdict(), "here, epoch 2");
@@ -176,30 +264,32 @@ TEST_P(migrating_over_ucx, always_changed_contents_are_refused) {
   other_process there("destination", m.folder());
   data_fault fault;
   fault.changed_chunks = 1 << 30;
-  faulty_data data(data_to(m), fault);
-  const sent_memory sent = send(m, data);
+  data_link link(fault);
+  const sent_memory sent = send(m, link);
   EXPECT_EQ(sent.owner, owner::source) << said(sent);
   EXPECT_EQ(task::wrong(dev()), "");
 }
 
-// In the middle of a message of a round: the task stays, and the same destination takes it afterwards.
+// In the second channel's first message, and in the middle of a message of a round: the task stays, and the same
+// destination takes it afterwards.
 TEST_P(migrating_over_ucx, a_cut_link_leaves_the_task_at_its_source) {
   const test_site m;
   const task t(dev());
   other_process there("destination", m.folder());
-  for (const std::size_t after : {std::size_t{0}, std::size_t{100}, std::size_t{3} << 20}) {
+  for (const std::size_t after : {std::size_t{100}, std::size_t{3} << 20}) {
     data_fault fault;
     fault.cut_after = after;
-    faulty_data data(data_to(m), fault);
+    data_link link(fault);
     const auto began = std::chrono::steady_clock::now();
-    const sent_memory sent = send(m, data);
+    const sent_memory sent = send(m, link);
     EXPECT_EQ(sent.owner, owner::source) << said(sent);
     EXPECT_TRUE(sent.failure);
     EXPECT_LT(std::chrono::steady_clock::now() - began, 5s) << "nobody waits for a timeout";
     EXPECT_EQ(task::wrong(dev()), "");
   }
-  const sent_memory sent = send(m, *data_to(m));
+  const sent_memory sent = send(m);
   EXPECT_EQ(sent.owner, owner::destination) << said(sent);
+  EXPECT_EQ(sent.data_transport, "ucx");
   EXPECT_EQ(there.verdict(), "here, epoch 2");
 }
 
@@ -234,7 +324,8 @@ TEST_P(migrating_over_ucx, strangers_get_nothing_but_an_error) {
     if (auto c = data->connect(10s)) silent.push_back(std::move(*c));
   }
   EXPECT_EQ(silent.size(), 200u);
-  const sent_memory sent = send(m, *data);
+  const sent_memory sent = send(m);
+  EXPECT_EQ(sent.data_transport, "ucx");
   EXPECT_EQ(sent.owner, owner::destination) << said(sent);
   EXPECT_EQ(there.verdict(), "here, epoch 2");
 }
@@ -246,7 +337,7 @@ TEST_P(migrating_over_ucx, a_guessed_session_joins_nothing) {
   other_process there("destination", m.folder());
   const auto data = data_to(m);
   send_options options = source_options(m);
-  options.data_transport = data.get();
+  options.data_connector = connector();
   std::string reply;
   options.on_progress = [&](const progress &p) {
     if (p.step != step::prepared || !reply.empty()) return;
@@ -260,31 +351,152 @@ TEST_P(migrating_over_ucx, a_guessed_session_joins_nothing) {
   EXPECT_EQ(there.verdict(), "here, epoch 2");
 }
 
+// Each of these uses the control channel's transport with the same destination, and says why.
+TEST_P(migrating_over_ucx, tls_is_used_where_ucx_does_not_open) {
+  struct trial {
+    const char *there, *why;
+  };
+  for (const trial &t : {trial{"destination, without UCX", "only the source has this transport"},
+                         {"destination, named rdma", "another transport for data channels"},
+                         {"destination, announcing 127.0.0.1:1", "127.0.0.1:1"},
+                         {"destination, announcing nonsense", "nonsense"},
+                         {"destination, announcing [::1:9", "[::1:9"}}) {
+    SCOPED_TRACE(t.there);
+    const test_site m;
+    const task of(dev());
+    other_process there(t.there, m.folder());
+    expect_tls(send(m), t.why);
+    EXPECT_EQ(there.verdict(), "here, epoch 2");
+  }
+}
+
+TEST_P(migrating_over_ucx, tls_is_used_where_the_source_does_not_have_ucx) {
+  const test_site m;
+  const task t(dev());
+  other_process there("destination", m.folder());
+  expect_tls(sender(dev(), both, source_options(m)).send(*to_destination(m)),
+             "only the destination has this transport");
+  EXPECT_EQ(there.verdict(), "here, epoch 2");
+}
+
+// The first data channel's first message is cut.
+TEST_P(migrating_over_ucx, tls_is_used_where_the_first_channel_breaks) {
+  const test_site m;
+  const task t(dev());
+  other_process there("destination", m.folder());
+  data_fault fault;
+  fault.cut_after = 0;
+  data_link link(fault);
+  expect_tls(send(m, link), "the link is cut");
+  EXPECT_EQ(there.verdict(), "here, epoch 2");
+}
+
 // Another destination's data acceptor does not know the session.
-TEST_P(migrating_over_ucx, the_wrong_destination_refuses) {
+TEST_P(migrating_over_ucx, the_wrong_destination_gets_nothing) {
   const test_site m;
   const task t(dev());
   other_process there("destination", m.folder());
   const test_site other;
   other_process elsewhere("destination", other.folder());
-  const auto wrong = data_to(other);
-  const sent_memory sent = send(m, *wrong);
-  EXPECT_EQ(sent.owner, owner::source);
-  EXPECT_NE(said(sent).find("no session has this id"), std::string::npos) << said(sent);
-  EXPECT_EQ(task::wrong(dev()), "");
-  const sent_memory again = send(m, *data_to(m));
-  EXPECT_EQ(again.owner, owner::destination) << said(again);
+  data_link link;
+  expect_tls(send(m, link, data_address_of(other)), "no session has this id");
   EXPECT_EQ(there.verdict(), "here, epoch 2");
 }
 
-// A source without a data transport sends its data channels over TLS to the same destination.
-TEST_P(migrating_over_ucx, tls_is_accepted_beside_it) {
+// Something that accepts a connection and says nothing.
+TEST_P(migrating_over_ucx, a_silent_address_costs_a_timeout) {
   const test_site m;
   const task t(dev());
-  other_process there("destination", m.folder());
-  const sent_memory sent = sender(dev(), both, source_options(m)).send(*to_destination(m));
-  EXPECT_EQ(sent.owner, owner::destination) << said(sent);
+  auto silent = ucx::create_data_acceptor("127.0.0.1:0", {GetParam()});
+  ASSERT_TRUE(silent) << silent.error().message();
+  other_process there(("destination, announcing " + (*silent)->address()).c_str(), m.folder());
+  send_options options = source_options(m);
+  options.data_connector = connector();
+  options.timeout = 2s;
+  expect_tls(sender(dev(), both, options).send(*to_destination(m)), "");
   EXPECT_EQ(there.verdict(), "here, epoch 2");
+}
+
+// A destination that is authenticated, and announces what no destination does.
+TEST_P(migrating_over_ucx, a_malformed_announcement_ends_the_migration) {
+  const test_site m;
+  const task t(dev());
+  const session_id id{{std::byte{1}}};
+  const std::string nul(1, '\0');
+  for (const data_endpoint &e : {data_endpoint{"ucx", std::string(max_data_address + 1, '1')},
+                                 {"ucx", "127.0.0.1" + nul + ":4712"},
+                                 {"ucx", "a\nb:1"},
+                                 {"ucx", ""},
+                                 {"", "127.0.0.1:1"},
+                                 {std::string(std::size_t{1} << 20, 'u'), "127.0.0.1:1"}}) {
+    const auto at = at_destination(m);
+    std::jthread destination([&] {
+      auto c = at->accept(30s);
+      if (!c || !(*c)->handshake(30s) || !migration::receive(**c, kind::hello, 4096, 30s)) return;
+      (void)migration::send(**c, kind::welcome, encode(welcome_message{id, e}), 30s);
+      (void)migration::receive(**c, 4096, 30s);
+    });
+    const sent_memory sent = send(m);
+    EXPECT_EQ(sent.owner, owner::source);
+    ASSERT_TRUE(sent.failure);
+    EXPECT_TRUE(sent.failure->is(errc::corrupt)) << said(sent);
+    EXPECT_EQ(task::wrong(dev()), "");
+  }
+}
+
+// A destination does not begin with what its sources would refuse.
+TEST_P(migrating_over_ucx, an_acceptor_that_cannot_be_announced_is_refused) {
+  const test_site m;
+  for (const data_endpoint &e : {data_endpoint{"", "127.0.0.1:4712"},
+                                 {"u cx", "127.0.0.1:4712"},
+                                 {"ucx", ""},
+                                 {"ucx", std::string(300, '1')}}) {
+    receive_options options = destination_options(m);
+    auto real = ucx::create_data_acceptor("127.0.0.1:0", {GetParam()});
+    ASSERT_TRUE(real) << real.error().message();
+    options.data_acceptor =
+        std::make_shared<lying_acceptor>(std::move(*real), e.transport, e.address);
+    const auto at = receiver::create(dev(), at_destination(m), options);
+    ASSERT_FALSE(at);
+    EXPECT_TRUE(at.error().is(errc::invalid_argument)) << at.error().message();
+  }
+}
+
+// The task's own server sends it, by what the server was given.
+TEST_P(migrating_over_ucx, a_control_server_uses_what_it_was_given) {
+  enum { given, given_and_forbidden, not_given };
+  for (const auto which : {given, given_and_forbidden, not_given}) {
+    const test_site m;
+    const auto memory = control::testing::weights_and_cache(dev());
+    other_process there("destination, of a server", m.folder());
+    control::server_options serving;
+    serving.task.quiesce = [](auto, auto) { return status(); };
+    serving.task.resume = [](auto) {};
+    serving.task.released = [](auto) {};
+    if (which != not_given) serving.data_connector = connector();
+    const std::string where = control::testing::new_place();
+    const auto server = control::server::create(dev(), where, serving);
+    ASSERT_TRUE(server) << server.error().message();
+    (void)to_destination(m);  // it listens
+    control::migrate_request r;
+    r.all = true;
+    r.to = m.address();
+    r.certificate = m.folder() + "/source.crt";
+    r.key = m.folder() + "/source.key";
+    r.fingerprints = m.of("source").fingerprints;
+    r.records = m.records("source");
+    r.only_tls = which == given_and_forbidden;
+    const auto sent = control::client(where).migrate(r);
+    ASSERT_TRUE(sent) << sent.error().message();
+    EXPECT_EQ(sent->owner, owner::destination);
+    EXPECT_EQ(sent->data_transport, which == given ? "ucx" : "");
+    EXPECT_EQ(sent->data_fallback.has_value(), which != given);
+    if (sent->data_fallback) {
+      EXPECT_NE(sent->data_fallback->message().find("only the destination"), std::string::npos)
+          << sent->data_fallback->message();
+    }
+    EXPECT_EQ(there.verdict(), "here, epoch 2");
+  }
 }
 
 }  // namespace

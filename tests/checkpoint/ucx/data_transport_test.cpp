@@ -38,7 +38,9 @@ class ucx_channel : public ::testing::TestWithParam<const char *> {
     auto at = create_data_acceptor("127.0.0.1:0", {GetParam()});
     ASSERT_TRUE(at) << at.error().message();
     at_ = std::move(*at);
-    auto to = create_data_transport(at_->address(), {GetParam()});
+    auto connector = create_data_connector({GetParam()});
+    ASSERT_TRUE(connector) << connector.error().message();
+    auto to = (*connector)->create_transport(at_->address());
     ASSERT_TRUE(to) << to.error().message();
     to_ = std::move(*to);
   }
@@ -226,12 +228,16 @@ TEST_P(ucx_channel, garbage_and_other_protocols_are_refused) {
 }
 
 TEST(ucx_options, wrong_ones_are_errors) {
+  const auto connector = create_data_connector();
+  ASSERT_TRUE(connector) << connector.error().message();
   for (const char *const address : {"", "nowhere", "127.0.0.1:"}) {
-    EXPECT_TRUE(create_data_transport(address).error().is(errc::invalid_argument)) << address;
+    EXPECT_TRUE((*connector)->create_transport(address).error().is(errc::invalid_argument))
+        << address;
     EXPECT_TRUE(create_data_acceptor(address).error().is(errc::invalid_argument)) << address;
   }
   const auto at = create_data_acceptor("127.0.0.1:0", {"no_such_transport"});
   ASSERT_FALSE(at);
+  EXPECT_TRUE(create_data_connector({"no_such_transport"}).error().is(errc::not_supported));
   const auto foreign = create_data_acceptor("192.0.2.250:0", {"tcp"});
   ASSERT_FALSE(foreign);
   EXPECT_NE(foreign.error().message().find("192.0.2.250:0"), std::string::npos)

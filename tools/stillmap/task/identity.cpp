@@ -21,6 +21,16 @@ bool is_fingerprint(std::string text) {
                                           [](unsigned char c) { return std::isxdigit(c) != 0; });
 }
 
+// As the process that sent it said, if one did.
+std::string reason_of(const error &e) {
+  const std::string &cause = e.detail().cause;
+  return printable(cause.empty() ? e.message() : cause);
+}
+
+std::string data_transport_of(const migration::sent_memory &x) {
+  return printable(x.data_transport.empty() ? "tls" : x.data_transport);
+}
+
 void print_json(const migration::sent_memory &x) {
   json_writer json;
   json.begin_object().field("owner", x.owner == owner::source ? "source" : "destination");
@@ -30,7 +40,12 @@ void print_json(const migration::sent_memory &x) {
   json.field("rounds", x.rounds).field("bytes", x.bytes).field("sent_bytes", x.bytes_sent);
   json.field("zero_bytes", x.zero_bytes).field("unchanged_bytes", x.unchanged_bytes);
   json.field("resent_chunks", x.resent_chunks).field("downtime_seconds", x.downtime.count());
-  json.field("seconds", x.elapsed.count());
+  json.field("seconds", x.elapsed.count()).field("data_transport", data_transport_of(x));
+  if (x.data_fallback) {
+    json.field("data_fallback", reason_of(*x.data_fallback));
+  } else {
+    json.nothing("data_fallback");
+  }
   fmt::print("{}", json.field("unmapped", x.unmapped).end().text());
 }
 
@@ -126,6 +141,11 @@ outcome<exit_status> print_sent(const migration::sent_memory &x, const std::stri
     fmt::print("  {} sent; not sent: {} of zeros, {} unchanged; {} resent\n",
                format_bytes(x.bytes_sent), format_bytes(x.zero_bytes),
                format_bytes(x.unchanged_bytes), counted(x.resent_chunks, "chunk"));
+    if (!x.data_transport.empty()) {
+      fmt::print("  contents over {}, not encrypted\n", data_transport_of(x));
+    } else if (x.data_fallback) {
+      fmt::print("  contents over TLS: {}\n", reason_of(*x.data_fallback));
+    }
     fmt::print("stillmap: ok: now owned by {}; downtime {}, {} in total{}\n", text_of(x.to),
                human_seconds(x.downtime.count()), human_seconds(x.elapsed.count()),
                x.unmapped ? "" : "; the source failed to unmap its addresses");

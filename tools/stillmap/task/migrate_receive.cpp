@@ -7,6 +7,7 @@
 #include "stillmap/checkpoint/migration/tls.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
+#include "tools/stillmap/task/data_channels.h"
 #include "tools/stillmap/task/hold.h"
 #include "tools/stillmap/task/identity.h"
 #include "tools/stillmap/task/request.h"
@@ -82,7 +83,9 @@ outcome<exit_status> receive_and_hold(const migrate_receive_options &o) {
           d, o.control.empty() ? fmt::format("@stillmap-{}.control", ::getpid()) : o.control));
   STILLMAP_ASSIGN_OR_RETURN(auto at,
                             about(migration::create_tls_acceptor(o.address, identity), o.address));
+  STILLMAP_ASSIGN_OR_RETURN(auto data, open_ucx(o.ucx));
   migration::receive_options options;
+  options.data_acceptor = data.acceptor;
   options.records = absolute(o.records);
   options.max_bytes = o.max_bytes;
   options.max_tasks = 1;
@@ -92,9 +95,14 @@ outcome<exit_status> receive_and_hold(const migrate_receive_options &o) {
   const auto fingerprint = migration::fingerprint_of(identity);
   print_line(fmt::format("waiting at {}; our certificate: {}", receiver.address(),
                          fingerprint ? *fingerprint : fingerprint.error().message()));
+  if (data.acceptor) {
+    print_line(fmt::format("data channels over {} at {}, not encrypted",
+                           data.acceptor->transport_name(), data.acceptor->address()));
+  }
   STILLMAP_ASSIGN_OR_RETURN(auto task, wait_for_task(receiver, o, end));
 
   hold_options held;
+  held.server.data_connector = std::move(data.connector);
   held.server.records = options.records;
   held.server.id = task.task;
   held.server.record = std::make_shared<migration::record_file>(std::move(task.record));

@@ -249,6 +249,11 @@ void add_migrate_receive(command &group) {
   c.text("--records", o.records, "DIR",
          "the folder for ownership records, on storage that outlives the process")
       .required();
+  c.text("--ucx", o.ucx, "ADDRESS",
+         "also accept data channels over UCX, at this address: [HOST]:PORT. A source whose process "
+         "has UCX too uses it; others use TLS. What UCX carries is neither encrypted nor "
+         "authenticated: only where each host that can reach the address is trusted. Sending on "
+         "from here uses it likewise. UCX_TLS in the environment selects transports");
   c.text("--control", o.control, "SOCKET", "the control socket (default: @stillmap-PID.control)");
   c.text("--save", o.save, "IMAGE", save_help);
   c.size("--max-bytes", o.max_bytes,
@@ -291,6 +296,8 @@ void add_migrate_send(command &group) {
   c.text("--on-no-convergence", o.on_no_convergence, "stop|cancel",
          "if the task writes faster than it can be copied: stop it for longer (default), or cancel "
          "the migration");
+  c.flag("--tls", o.what.only_tls,
+         "send the contents over TLS, even where the task and the receiver have UCX");
   c.number("--channels", o.what.channels, 1u, 64u, "N", "data connections (default: 2)");
   c.size("--rate", o.what.bytes_per_second,
          "the maximum bandwidth, in bytes per second (default: unlimited)");

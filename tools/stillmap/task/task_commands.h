@@ -117,7 +117,7 @@ struct migrate_send_options {
 outcome<exit_status> run_migrate_send(const migrate_send_options &o);
 
 struct migrate_receive_options {
-  std::string address, records, control, save;
+  std::string address, ucx, records, control, save;
   identity_options identity;
   driver_options driver;
   double timeout = 3600;  // seconds
