@@ -77,7 +77,7 @@ answer answer_of(std::string socket, const control::queried_status &q) {
   // Not what the task says of itself, nor its socket's name.
   t.process.pid = q.server ? q.server->pid : 0;
   if (!q.status) {
-    t.trouble = q.status.error().is(errc::busy) ? "no answer" : q.status.error().message();
+    t.trouble = q.status.error().is(errc::busy) ? "no answer" : failure(q.status.error()).line;
     return out;
   }
   const control::process_status &s = *q.status;
