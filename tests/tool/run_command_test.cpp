@@ -70,7 +70,7 @@ TEST_F(run_command, requests_to_the_program_are_recorded_where_it_says) {
   const std::string log = (folder_ / "audit").string();
   EXPECT_EQ(run("run --audit '" + log + "'" + print).out, log + "\n");
   EXPECT_TRUE(std::filesystem::exists(log));
-  expect_usage("run --audit '" + log + "' -- true", "--audit: it is of use with --control only");
+  expect_usage("run --audit '" + log + "' -- true", "--audit has an effect only with --control");
   expect_failure("run --control --audit '" + log + "/none' -- true", 3,
                  "the audit log cannot be opened");
   expect_failure("run --control --audit journald:no-such -- true", 3,
@@ -146,8 +146,8 @@ TEST_F(run_command, a_program_takes_part_in_a_quota) {
 }
 
 TEST_F(run_command, a_quota_that_cannot_be_joined_is_refused_before_the_program_starts) {
-  expect_usage("run --minimum 1G -- echo started", "--share");
-  expect_usage("run --priority 1 -- echo started", "--share");
+  expect_usage("run --minimum 1G -- echo started", "--minimum has an effect only with --share");
+  expect_usage("run --priority 0 -- echo started", "--priority has an effect only with --share");
   expect_usage("run --share ':1G' -- echo started", "--share");
   expect_usage("run --share 'gpu0:much' -- echo started", "--share");
   const std::string quota = (folder_ / "quota").string();

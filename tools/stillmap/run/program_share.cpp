@@ -43,10 +43,7 @@ outcome<void> check(const share_settings &s) {
 }  // namespace
 
 outcome<std::vector<std::string>> variables_of(const program_share &given) {
-  if (given.quota.empty()) {
-    if (given.minimum == 0 && given.priority == 0) return std::vector<std::string>{};
-    return fail(exit_usage, "--minimum and --priority are terms of a quota: they go with --share");
-  }
+  if (given.quota.empty()) return std::vector<std::string>{};
   auto share = parse_share(given.quota, "--share");
   if (!share) return fail(share.error());
   // The program may change its folder.

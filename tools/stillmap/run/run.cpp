@@ -100,8 +100,6 @@ outcome<void> check_service(const std::string &library) {
 
 // With absolute paths, as the program may change its folder.
 outcome<std::string> check_audit(const run_options &o) {
-  if (!o.audit.empty() && !o.control)
-    return fail(exit_usage, "--audit: it is of use with --control only");
   std::vector<std::string> targets = split(o.audit, ',');
   for (std::string &t : targets) {
     if (!t.empty() && t != "journald" && !t.starts_with("journald:")) t = fs::absolute(t).string();
@@ -202,8 +200,9 @@ void add_run_command(command &root) {
       "limit is that of all of them, where nobody takes part yet (default: the device's memory); "
       "--limit is the program's own maximum");
   c.number("--priority", o.share.priority, INT_MIN, INT_MAX, "N",
-           "with --share: it is served before those of lower priority (default: 0)");
-  c.size("--minimum", o.share.minimum, "with --share: what it gets whatever others hold");
+           "it is served before those of lower priority (default: 0)")
+      .with("--share");
+  c.size("--minimum", o.share.minimum, "what it gets whatever others hold").with("--share");
   c.text("--allocator", o.allocator, "stillmap|driver",
          "who serves the program's memory; driver: limit, figures and report work as with "
          "stillmap, to compare both (default: stillmap)");
@@ -211,8 +210,9 @@ void add_run_command(command &root) {
   c.flag("--control", o.control,
          "obey an operator: stillmap task list, suspend, resume, snapshot, restore");
   c.text("--audit", o.audit, "FILE|journald",
-         "with --control: record each request of an operator, as a line of JSON or in systemd's "
-         "journal; both, with a comma between them");
+         "record each request of an operator, as a line of JSON or in systemd's journal; both, "
+         "with a comma between them")
+      .with("--control");
   c.text("--address", o.address, "HEX",
          "where the addresses of its memory should begin (default with --control: 0x140000000000, "
          "so that a program that is started again can be restored)");

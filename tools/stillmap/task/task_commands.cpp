@@ -1,5 +1,7 @@
 #include "tools/stillmap/task/task_commands.h"
 
+#include <fmt/format.h>
+
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/cli/commands.h"
 #include "tools/stillmap/task/address.h"
@@ -21,9 +23,11 @@ void add_socket(command &c, std::string &socket) {
   };
 }
 
+constexpr const char *listening_help = "how long to wait until the process listens (default: 0)";
+
 void add_task(command &c, task_options &into) {
   add_socket(c, into.socket);
-  add_timeout_option(c, into.timeout, "how long to wait until the process listens (default: 0)");
+  add_timeout_option(c, into.timeout, listening_help);
 }
 
 void add_list(command &group) {
@@ -49,31 +53,42 @@ void add_status(command &group) {
   c.json(o.json);
 }
 
-// Of a request to the one task that is meant, or to each of them.
-void add_tasks(command &c, task_suspend_options &o) {
+// Of a request to the one task that is meant, or to each of them. Call it first: a `run` that is there takes the text
+// of TASK as it is with --each, and else the socket.
+template <class Options>
+void add_tasks(command &c, Options &o, const std::string &each_help,
+               const std::string &within_help) {
   const auto run_it = c.run;
-  add_task(c, o.task);
+  add_socket(c, o.task.socket);
   const auto run_at_one = c.run;
-  c.flag("--each", o.each,
-         "every task that is meant, all at once: all of them, or none. Those that have nothing to "
-         "do count as done");
+  c.flag("--each", o.each, each_help);
   c.number("--within", o.within, 0.001, 86400.0, "SECONDS",
-           "with --each: give up what has not answered by then (default: 60)");
+           fmt::format("{} (default: {})", within_help, o.within))
+      .with("--each");
   c.run = [run_it, run_at_one, &o] { return o.each ? run_it() : run_at_one(); };
+}
+
+void add_suspend_tasks(command &c, task_suspend_options &o) {
+  add_tasks(c, o, "every task that is meant, all at once: all of them, or none",
+            "give up what has not answered by then");
+  add_timeout_option(c, o.task.timeout, listening_help);
+  c.argument(o.tag, "TAG", "the tag");
 }
 
 void add_suspend(command &group) {
   const auto [c, o] = group.add("suspend", run_task_suspend,
                                 "Suspends a tag of a task. The process stops its work on the tag "
-                                "and releases its device memory, until stillmap task resume.");
-  add_tasks(c, o);
-  c.argument(o.tag, "TAG", "the tag");
+                                "and releases its device memory, until stillmap task resume. What "
+                                "is suspended already stays so, and is no failure: the line says "
+                                "\"nothing to do\", and the exit status is 0.");
+  add_suspend_tasks(c, o);
   c.flag("--all", o.all, "suspend every tag that has memory: all of them, or none");
   c.text("--to", o.to, "pinned|file|discard",
          "the backing store of the contents: pinned host memory (default), a file, or none: "
-         "discarded contents are lost");
+         "discarded contents are lost. What is suspended elsewhere has to be resumed first");
   c.text("--directory", o.directory, "DIR",
-         "the directory of the file (default: the process's $TMPDIR, else /tmp)");
+         "the directory of the file (default: the process's $TMPDIR, else /tmp)")
+      .with("--to file");
   c.json(o.json);
 }
 
@@ -81,9 +96,9 @@ void add_resume(command &group) {
   const auto [c, o] = group.add(
       "resume", run_task_resume,
       "Resumes a suspended tag of a task. Its memory is mapped again at the same addresses, with "
-      "its contents. If the device has too little memory, the tag stays suspended.");
-  add_tasks(c, o);
-  c.argument(o.tag, "TAG", "the tag");
+      "its contents. If the device has too little memory, the tag stays suspended. What is not "
+      "suspended is no failure: the line says \"nothing to do\", and the exit status is 0.");
+  add_suspend_tasks(c, o);
   c.flag("--all", o.all, "resume every suspended tag");
   c.json(o.json);
 }
@@ -107,8 +122,8 @@ void add_snapshot(command &group) {
          "public half, for --signed-by");
   c.flag("--replace", o.what.replace, "overwrite the image if it exists");
   c.flag("--force", o.what.force,
-         "with --replace: even if other images in its folder build on it, which cannot be read "
-         "then");
+         "even if other images in its folder build on it, which cannot be read then")
+      .with("--replace");
   c.flag("--no-verify", o.what.verify, "do not read the image back before it gets its name", false);
   c.json(o.json);
 }
@@ -265,14 +280,8 @@ void add_migrate_send(command &group) {
                 "receive waits. The process runs meanwhile, and stops only for its last changes. "
                 "Interrupting this command cancels the migration, until the intent is on record. "
                 "The process reads the files, with its own rights.");
-  const auto run_it = c.run;
-  add_socket(c, o.task.socket);
-  const auto run_at_one = c.run;
-  c.flag("--each", o.each,
-         "every task that is meant, to a receiver of its own: all of them move, or none");
-  c.number("--within", o.within, 0.001, 86400.0, "SECONDS",
-           "with --each: give up if not all can be stopped by then (default: 600)");
-  c.run = [run_it, run_at_one, &o = o] { return o.each ? run_it() : run_at_one(); };
+  add_tasks(c, o, "every task that is meant, to a receiver of its own: all of them move, or none",
+            "give up if not all can be stopped by then");
   add_tag_option(c, o.what.tags, tags_help);
   c.flag("--all", o.what.all, "send all memory that has a tag");
   c.text("--to", o.what.to, "ADDRESS",
