@@ -11,12 +11,13 @@ namespace {
 
 constexpr const char *tags_help = "send or save the memory of this tag; can be repeated";
 
+constexpr const char *task_help =
+    "the control socket of the process: a path, or an abstract name after '@'. Or the one task "
+    "that is meant by a process id, job:ID (of Slurm), name:PROGRAM, user:USER, pod:UID or "
+    "container:ID";
+
 void add_socket(command &c, std::string &socket) {
-  c.argument(socket, "TASK",
-             "the control socket of the process: a path, or an abstract name after '@'. Or the one "
-             "task that is meant by a "
-             "process id, job:ID (of Slurm), name:PROGRAM, user:USER, pod:UID or container:ID")
-      .required();
+  c.argument(socket, "TASK", task_help).required();
   c.run = [run = c.run, &socket]() -> outcome<exit_status> {
     STILLMAP_ASSIGN_OR_RETURN(socket, resolve_task(socket));
     return run();
@@ -312,10 +313,10 @@ void add_migrate_status(command &group) {
       group.add("status", run_migrate_status,
                 "Prints the owners of tasks by their records, or a migration's progress. For a "
                 "folder of records it also says whether a process holds a task, and what to do "
-                "about one in doubt. For a socket it prints the progress.");
-  c.argument(o.place, "DIR|SOCKET", "a folder of ownership records, or a control socket")
+                "about one in doubt. For a running task it prints the progress.");
+  c.argument(o.place, "DIR|TASK", "a folder of ownership records; or " + std::string(task_help))
       .required();
-  c.argument(o.task, "HEX", "this task only: its id, or the beginning of it");
+  c.argument(o.task, "HEX", "of a folder, this task only: its id, or the beginning of it");
   c.json(o.json);
 }
 
@@ -331,9 +332,9 @@ void add_migrate_resolve(command &group) {
   const auto [c, o] = group.add(
       "resolve", run_migrate_resolve,
       "Asks the other end for the outcome of a migration in doubt. It is put on record. For a "
-      "socket: the process asks, and continues if it owns the memory. For a folder of records, if "
-      "the process has ended: this command asks (needs --task and our credentials).");
-  c.argument(o.place, "SOCKET|DIR", "a control socket, or a folder of ownership records")
+      "running task: the process asks, and continues if it owns the memory. For a folder of "
+      "records, if the process has ended: this command asks (needs --task and our credentials).");
+  c.argument(o.place, "DIR|TASK", "a folder of ownership records; or " + std::string(task_help))
       .required();
   c.text("--task", o.id, "HEX", "the task's id");
   c.text("--to", o.to, "ADDRESS", "its receiver: HOST:PORT (default: the one on record)");
