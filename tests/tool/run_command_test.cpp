@@ -8,6 +8,7 @@
 #include <fstream>
 #include <utility>
 
+#include "stillmap/allocators/shared_quota.h"
 #include "tests/tool/command_test.h"
 
 namespace stillmap::testing {
@@ -154,6 +155,14 @@ TEST_F(run_command, a_quota_that_cannot_be_joined_is_refused_before_the_program_
   expect_failure("run --share '" + quota + "/gpu0' -- echo started", 3, "/gpu0");
   expect_usage("run --share '" + quota + ":1G' --minimum 2G -- echo started", "minimum");
   expect_usage("run --share '" + quota + ":1G' --limit 1M --minimum 2M -- echo started", "minimum");
+  // What the command line cannot know of: what the others in the quota have.
+  const auto other =
+      shared_quota::open(quota, {.limit = 1ull << 30, .terms = {.minimum = 600ull << 20}});
+  ASSERT_TRUE(other) << other.error().message();
+  expect_failure("run --share '" + quota + "' --minimum 500M -- echo started", 1,
+                 "not enough memory for a minimum of 500 MiB: of the limit of 1 GiB the minima of "
+                 "others leave 424 MiB; lower the minimum");
+  EXPECT_EQ(run("run --share '" + quota + "' --minimum 400M -- echo started").out, "started\n");
   std::ofstream(quota) << "something else";
   EXPECT_NE(run("run --share '" + quota + "' -- echo started").status, 0);
   EXPECT_EQ(run("run --share '" + quota + "' -- echo started").out, "");

@@ -10,6 +10,7 @@
 #include "stillmap/allocators/device_share.h"
 #include "stillmap/allocators/shared_quota.h"
 #include "stillmap/vmm/base/try.h"
+#include "tools/stillmap/quota/minimum.h"
 
 namespace stillmap::tool {
 namespace {
@@ -34,6 +35,7 @@ outcome<void> check(const share_settings &s) {
   const auto there = shared_quota::stats_of(s.name);
   const bool is_new = !there && there.error().code == std::errc::no_such_file_or_directory;
   if (is_new && s.limit == 0) return check_folder(s.name);
+  if (there) STILLMAP_RETURN_IF_ERROR(check_minimum("--share " + s.name, s.terms, *there));
   // Of one that exists, the limit is what is there; where nobody takes part, the program sets it.
   const auto joined = shared_quota::open(s.name, {.limit = is_new ? s.limit : 0, .terms = s.terms});
   if (!joined) return fail(joined.error().about("--share " + s.name));
