@@ -18,6 +18,7 @@
 #include "tools/stillmap/cli/commands.h"
 #include "tools/stillmap/common/run_program.h"
 #include "tools/stillmap/common/text.h"
+#include "tools/stillmap/run/driver_limits.h"
 #include "tools/stillmap/run/loadable_program.h"
 #include "tools/stillmap/run/program_report.h"
 #include "tools/stillmap/run/program_share.h"
@@ -109,7 +110,8 @@ outcome<std::string> check_audit(const run_options &o) {
   return all;
 }
 
-outcome<std::vector<std::string>> variables_of(const run_options &o, const std::string &reports) {
+outcome<std::vector<std::string>> variables_of(const run_options &o, const std::string &reports,
+                                               const driver_limits &limits) {
   STILLMAP_ASSIGN_OR_RETURN(const std::string library, find_library());
   STILLMAP_RETURN_IF_ERROR(check_service(library));
   std::string preload = "LD_PRELOAD=" + library;
@@ -119,6 +121,7 @@ outcome<std::vector<std::string>> variables_of(const run_options &o, const std::
   }
   std::vector<std::string> out{preload, "STILLMAP_PRELOAD_STATS=" + reports + "/%p"};
   if (o.limit != 0) out.push_back(fmt::format("STILLMAP_PRELOAD_LIMIT={}", o.limit));
+  if (!limits.variable.empty()) out.push_back(limits.variable);
   if (!o.allocator.empty()) out.push_back("STILLMAP_PRELOAD_ALLOCATOR=" + o.allocator);
   program_share share = o.share;
   share.maximum = o.limit;
@@ -174,7 +177,11 @@ outcome<exit_status> run_run(const run_options &o) {
   STILLMAP_RETURN_IF_ERROR(check_address(o.address));
   STILLMAP_ASSIGN_OR_RETURN(const std::string program, find_loadable_program(o.program[0]));
   STILLMAP_ASSIGN_OR_RETURN(const auto reports, temporary_folder::create());
-  STILLMAP_ASSIGN_OR_RETURN(const auto variables, variables_of(o, reports.path()));
+  const driver_limits limits = read_driver_limits();
+  STILLMAP_ASSIGN_OR_RETURN(const auto variables, variables_of(o, reports.path(), limits));
+  for (const std::string &line : limits.lines) {
+    if (!o.quiet) fmt::print(stderr, "stillmap: {}\n", line);
+  }
   STILLMAP_ASSIGN_OR_RETURN(const int status, run_program(o.program, variables));
   const program_report r = read_reports(reports.path());
   print_report(o, status, r);
@@ -193,7 +200,9 @@ void add_run_command(command &root) {
       "is served by Stillmap, all else by the driver. The exit status is the program's, or 128 and "
       "the number of the signal that ended it; one of those below if the program was not started.");
   c.ends_with_program = true;
-  c.size("--limit", o.limit, "the most memory the program gets, on each device");
+  c.size("--limit", o.limit,
+         "the most memory the program gets, on each device; less where the driver limits its "
+         "control group (CUDA's MPS v3), as NVML says");
   c.text(
       "--share", o.share.quota, "QUOTA[:LIMIT]",
       "take part in a shared quota of the device: programs that do ask each other for memory. The "
