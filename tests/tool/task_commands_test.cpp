@@ -418,6 +418,7 @@ TEST_F(task_commands, who_is_not_there_is_named) {
                "either --tag or --all");
   expect_usage("task suspend " + where_ + " weights --to moon", "moon");
   expect_usage("task handoff", "there are send, receive");
+  expect_usage("task handoff receive @x --free --control @y", "either --free or --control");
   expect_usage("task handoff send " + where_ + " --to @x", "--tag");
   expect_usage("task status --timeout -1 " + where_, "--timeout");
 }
