@@ -94,6 +94,12 @@ struct quota_event {
   std::chrono::microseconds waited{0};
 };
 
+// What a look at a quota from outside finds.
+struct quota_observation {
+  quota_stats stats{};
+  std::vector<quota_event> events{};  // the latest 512 at most, oldest first
+};
+
 // What becomes of a changed limit or changed terms.
 enum class quota_change : std::uint8_t {
   applied,

@@ -31,6 +31,17 @@ T named(T r, const quota_ledger &l) {
   return tl::unexpected<error>(r.error().about(l.path()));
 }
 
+quota_event event_of(const quota_record &r) {
+  return {.number = r.number,
+          .time_ns = r.time,
+          .action = r.action,
+          .process = r.process,
+          .other = r.other,
+          .kind = static_cast<reclaim_kind>(r.kind),
+          .bytes = r.bytes,
+          .waited = std::chrono::microseconds(r.waited)};
+}
+
 // Calls act(ledger, table) in a transaction on an existing quota that this process need not take part in.
 template <class Act>
 auto on_existing(const char *operation, const std::string &name, Act act)
@@ -332,18 +343,35 @@ result<std::vector<quota_event>> shared_quota::events_of(const std::string &name
                        std::vector<quota_record> found;
                        STILLMAP_RETURN_IF_ERROR(l.file().read_events(t.header, found));
                        std::vector<quota_event> out;
-                       for (const quota_record &r : found) {
-                         out.push_back({.number = r.number,
-                                        .time_ns = r.time,
-                                        .action = r.action,
-                                        .process = r.process,
-                                        .other = r.other,
-                                        .kind = static_cast<reclaim_kind>(r.kind),
-                                        .bytes = r.bytes,
-                                        .waited = std::chrono::microseconds(r.waited)});
-                       }
+                       for (const quota_record &r : found) out.push_back(event_of(r));
                        return out;
                      });
+}
+
+result<quota_observation> shared_quota::observe(const std::string &name, std::uint32_t owner) {
+  return with_host_memory("shared_quota::observe", [&]() -> result<quota_observation> {
+    const auto l = std::make_unique<quota_ledger>(name);
+    if (!l->only_own())
+      return make_error(errc::invalid_argument, "the name is a path, which is not followed");
+    const auto read = [&]() -> result<quota_observation> {
+      const quota_file &file = l->file();
+      STILLMAP_RETURN_IF_ERROR(l->file().open_to_read(l->path().c_str(), owner));
+      const auto t = std::make_unique<quota_table>();
+      STILLMAP_RETURN_IF_ERROR(file.read(*t));
+      if (t->header.magic == 0) return make_error(errc::corrupt, "the file is not a quota");
+      // Those that have died are there until a participant frees their slots.
+      for (std::size_t i = 0; i < t->header.used; ++i) {
+        if (t->shares[i].is_taken() && !file.is_slot_locked(i)) t->shares[i] = {};
+      }
+      quota_observation out;
+      out.stats = quota_settings(*l, *t).stats();
+      std::vector<quota_record> found;
+      STILLMAP_RETURN_IF_ERROR(file.read_events(t->header, found));
+      for (const quota_record &r : found) out.events.push_back(event_of(r));
+      return out;
+    };
+    return named(read(), *l);
+  });
 }
 
 const char *name_of(quota_action a) noexcept {

@@ -112,6 +112,13 @@ class shared_quota final : public memory_quota, public std::enable_shared_from_t
   static result<quota_stats> stats_of(const std::string &name);
   // The latest 512 decisions, oldest first.
   static result<std::vector<quota_event>> events_of(const std::string &name);
+  // Both of a quota in /dev/shm that may be another user's, for a monitor. It reads a bounded number of bytes without
+  // the lock, writes nothing, and waits for nobody. So its figures may be of different moments. They are what the
+  // owner's processes have written, and no evidence.
+  // `owner`: the user who must own the file. Only root can open that of another.
+  // Errors: invalid_argument (the name is a path), corrupt (the file is not a quota), the system's (EPERM: another
+  //         user owns the file, or may write it; ELOOP: it is a link).
+  static result<quota_observation> observe(const std::string &name, std::uint32_t owner);
 
   // Deletes the file, and what is beside it. Participants keep using the deleted ledger, in which they hear within a second;
   // the next open creates a new one.

@@ -70,7 +70,7 @@ status quota_file::open(const char *path, bool only_own, bool create) {
   const int flags = O_RDWR | O_NONBLOCK | (create ? O_CREAT : 0) | (only_own ? O_NOFOLLOW : 0);
   file_ = fork_closed_fd::open(path, flags, 0600);
   if (!is_open()) return make_system_error(errno, "the file cannot be opened");
-  STILLMAP_RETURN_IF_ERROR(check(only_own));
+  STILLMAP_RETURN_IF_ERROR(check(only_own, ::geteuid()));
   // A read that updates no access time takes a sixth less. Only the file's owner may ask for that.
   const int status_flags = ::fcntl(file_.get(), F_GETFL);
   [[maybe_unused]] const int quiet = ::fcntl(file_.get(), F_SETFL, status_flags | O_NOATIME);
@@ -79,12 +79,19 @@ status quota_file::open(const char *path, bool only_own, bool create) {
   return make_system_error(EFBIG, "RLIMIT_FSIZE is smaller than the ledger");
 }
 
-status quota_file::check(bool only_own) const {
+status quota_file::open_to_read(const char *path, std::uint32_t owner) {
+  // O_NONBLOCK: it may be a FIFO, or have a lease.
+  file_ = fork_closed_fd::open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY, 0);
+  if (!is_open()) return make_system_error(errno, "the file cannot be opened");
+  return check(true, owner);
+}
+
+status quota_file::check(bool only_own, std::uint32_t owner) const {
   struct stat st = {};
   if (::fstat(file_.get(), &st) != 0)
     return make_system_error(errno, "the file's owner cannot be read");
   if (!S_ISREG(st.st_mode)) return make_error(errc::corrupt, "it is not a regular file");
-  if (only_own && (st.st_uid != ::geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
+  if (only_own && (st.st_uid != owner || (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
     return make_system_error(EPERM,
                              "another user owns the file or may write it: remove it, use another "
                              "name, or give the path of a file that you share");

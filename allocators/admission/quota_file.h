@@ -30,6 +30,8 @@ class quota_file {
   // `create`: where there is none. `only_own`: in a directory where others create files too; follows no link, and
   // takes no file that another user owns or may write.
   status open(const char *path, bool only_own, bool create);
+  // Without the right to write: of a directory where others create files too, the file of this user. Follows no link.
+  status open_to_read(const char *path, std::uint32_t owner);
   bool is_open() const { return file_.get() >= 0; }  // false in a forked child
 
   // Gives a new file its size. A file of another size is none of ours.
@@ -70,7 +72,7 @@ class quota_file {
  private:
   static std::size_t share_at(std::size_t i);
   static std::size_t exchange_at(std::size_t i);
-  status check(bool only_own) const;
+  status check(bool only_own, std::uint32_t owner) const;
   status read_bytes(void *into, std::size_t bytes, std::size_t at) const;
   status write_bytes(const void *from, std::size_t bytes, std::size_t at) const;
   bool lock(bool take, std::size_t at) const;

@@ -107,7 +107,10 @@ result<socket_channel> socket_channel::try_connect(const std::string &address) {
     auto socket = std::make_unique<fork_closed_fd>(create_socket());
     if (socket->get() < 0) return system_error("a socket cannot be created");
     if (::connect(socket->get(), to.get(), to.bytes) == 0) return over(std::move(socket));
-    return make_system_error(errno, "no process accepts connections", address);
+    const bool is_there = errno != ENOENT;
+    return make_system_error(
+        errno, is_there ? "no process accepts connections" : "there is no socket of this name",
+        address);
   });
 }
 

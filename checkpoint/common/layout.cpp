@@ -65,7 +65,7 @@ class describer {
     for (mapping_record &m : device_.space().mappings(b.range)) {
       const device_address at = m.range.begin;
       if (m.state == mapping_state::suspended) {
-        return fail(errc::busy, "memory of these tags is suspended", at);
+        return fail(errc::busy, "memory of these tags is suspended: resume it first", at);
       }
       if (m.state == mapping_state::released) {
         return fail(errc::busy, "memory of these tags has been released", at);

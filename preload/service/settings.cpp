@@ -51,6 +51,55 @@ std::uint64_t read_address() {
   return 0;
 }
 
+// "GPU-01020304-0506-0708-090a-0b0c0d0e0f10", as NVML writes it.
+bool parse_uuid(std::string_view text, std::array<unsigned char, 16> &into) {
+  constexpr std::string_view form = "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+  if (text.size() != form.size()) return false;
+  std::size_t digits = 0;
+  for (std::size_t i = 0; i < form.size(); ++i) {
+    unsigned value = 0;
+    const bool is_digit = form[i] == 'x';
+    if (is_digit) {
+      const auto [end, failed] = std::from_chars(&text[i], &text[i] + 1, value, 16);
+      if (failed != std::errc()) return false;
+      unsigned char &byte = into[digits++ / 2];
+      byte = static_cast<unsigned char>(byte << 4 | value);
+    } else if (text[i] != form[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool read_amount(std::string_view text, std::size_t &into) {
+  if (text.empty()) return true;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), into);
+  return failed == std::errc() && end == text.data() + text.size();
+}
+
+std::vector<settings::device_limits> read_device_limits() {
+  const char *const given = variable("STILLMAP_PRELOAD_DEVICE_LIMITS");
+  std::vector<settings::device_limits> out;
+  for (std::string_view rest = given != nullptr ? given : ""; !rest.empty();) {
+    const std::string_view one = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(one.size() + 1, rest.size()));
+    const std::size_t is = one.find('=');
+    const std::string_view bytes = is == std::string_view::npos ? "-" : one.substr(is + 1);
+    const std::size_t colon = std::min(bytes.find(':'), bytes.size());
+    settings::device_limits l;
+    if (parse_uuid(one.substr(0, is), l.uuid) && read_amount(bytes.substr(0, colon), l.hard) &&
+        read_amount(bytes.substr(std::min(colon + 1, bytes.size())), l.soft)) {
+      out.push_back(l);
+      continue;
+    }
+    std::fprintf(stderr,
+                 "stillmap: STILLMAP_PRELOAD_DEVICE_LIMITS: '%.*s' is not GPU-UUID=BYTES:BYTES: it "
+                 "is not used\n",
+                 static_cast<int>(one.size()), one.data());
+  }
+  return out;
+}
+
 share_settings read_share(std::size_t limit) {
   const char *const text = variable("STILLMAP_PRELOAD_SHARE");
   if (text == nullptr) return {};
@@ -84,6 +133,7 @@ settings read() {
   settings out;
   out.limit = read_number("STILLMAP_PRELOAD_LIMIT", std::size_t{SIZE_MAX}, std::size_t{1},
                           "number of bytes: there is no limit");
+  out.of_devices = read_device_limits();
   if (const char *const text = variable("STILLMAP_PRELOAD_TAG")) out.tag = text;
   if (const char *const text = variable("STILLMAP_PRELOAD_IPC")) {
     const std::string_view s = text;
@@ -115,6 +165,17 @@ settings read() {
 const settings &given_settings() {
   static const settings *const given = new settings(read());
   return *given;
+}
+
+settings::device_limits limits_of(const std::array<unsigned char, 16> &uuid) {
+  const settings &given = given_settings();
+  settings::device_limits out{uuid, given.limit, SIZE_MAX};
+  for (const settings::device_limits &l : given.of_devices) {
+    if (l.uuid != uuid) continue;
+    out.hard = std::min(out.hard, l.hard);
+    out.soft = std::min(out.soft, l.soft);
+  }
+  return out;
 }
 
 }  // namespace stillmap::preload

@@ -2,10 +2,12 @@
 // `stillmap run` sets. docs/programs.md
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "stillmap/allocators/device_share.h"
 
@@ -15,7 +17,14 @@ enum class allocator_kind : std::uint8_t { stillmap, driver };
 
 struct settings {
   std::size_t limit = SIZE_MAX;  // STILLMAP_PRELOAD_LIMIT: bytes of physical memory on each device
-  std::string tag = "program";   // STILLMAP_PRELOAD_TAG: of the memory
+  // STILLMAP_PRELOAD_DEVICE_LIMITS=GPU-01020304-…=HARD:SOFT,…: what the driver enforces, by the device's UUID; a number
+  // of bytes, or nothing where there is none. As memory_limits of stillmap.
+  struct device_limits {
+    std::array<unsigned char, 16> uuid{};
+    std::size_t hard = SIZE_MAX, soft = SIZE_MAX;
+  };
+  std::vector<device_limits> of_devices;
+  std::string tag = "program";  // STILLMAP_PRELOAD_TAG: of the memory
   // STILLMAP_PRELOAD_IPC, 1 or 0: whether other processes can map the memory.
   enum class choice { unsaid, no, yes };
   choice ipc = choice::unsaid;
@@ -37,5 +46,8 @@ struct settings {
 
 // Read once, at the first call. A value that cannot be read is reported on stderr, and not used.
 const settings &given_settings();
+
+// Of the device with this UUID: the smaller of `limit` and what the driver enforces, and the soft limit.
+settings::device_limits limits_of(const std::array<unsigned char, 16> &uuid);
 
 }  // namespace stillmap::preload

@@ -154,6 +154,73 @@ TEST_F(shared_quota_name, that_another_user_owns_is_refused) {
 TEST_F(shared_quota_name, that_is_a_pipe_is_refused) {
   ASSERT_EQ(::mkfifo(planted_.c_str(), 0600), 0);
   EXPECT_FALSE(shared_quota::open(name_, {.limit = 100}));
+  EXPECT_FALSE(shared_quota::observe(name_, ::geteuid()));
+}
+
+TEST_F(shared_quota_name, can_be_observed_by_one_that_waits_for_nobody) {
+  const auto q = shared_quota::open(name_, {.limit = 100, .terms = {.minimum = 5}});
+  ASSERT_TRUE(q) << q.error().message();
+  ASSERT_TRUE((*q)->reserve(10));
+  // As of a process that is stopped, or means harm.
+  const int fd = ::open(planted_.c_str(), O_RDWR | O_CLOEXEC);
+  struct flock l = {};
+  l.l_type = F_WRLCK;
+  ASSERT_EQ(::fcntl(fd, F_OFD_SETLK, &l), -1) << "a participant holds its slot";
+  l.l_len = 1;
+  ASSERT_EQ(::fcntl(fd, F_OFD_SETLK, &l), 0);
+  const auto begun = std::chrono::steady_clock::now();
+  const auto seen = shared_quota::observe(name_, ::geteuid());
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, shared_quota::lock_timeout / 2);
+  ::close(fd);
+  ASSERT_TRUE(seen) << seen.error().message();
+  EXPECT_EQ(seen->stats.limit, 100u);
+  ASSERT_EQ(seen->stats.participants.size(), 1u);
+  EXPECT_EQ(seen->stats.participants[0].reserved, 10u);
+  EXPECT_EQ(seen->stats.participants[0].terms.minimum, 5u);
+  ASSERT_FALSE(seen->events.empty());
+  EXPECT_EQ(seen->events[0].action, quota_action::joined);
+  const auto code_of = [&](std::uint32_t owner) {
+    const auto o = shared_quota::observe(name_, owner);
+    return o ? std::error_code() : o.error().code;
+  };
+  EXPECT_EQ(code_of(::geteuid() + 1), std::errc::operation_not_permitted) << "another user's";
+  ASSERT_EQ(::chmod(planted_.c_str(), 0666), 0);
+  EXPECT_EQ(code_of(::geteuid()), std::errc::operation_not_permitted) << "others may write it";
+}
+
+TEST_F(shared_quota_name, that_a_hostile_user_wrote_is_observed_within_bounds) {
+  const auto is_refused = [&] { return !shared_quota::observe(name_, ::geteuid()); };
+  EXPECT_TRUE(is_refused()) << "there is none";
+  EXPECT_FALSE(shared_quota::observe(planted_, ::geteuid())) << "a path";
+  EXPECT_FALSE(shared_quota::observe("..", ::geteuid()));
+  std::ofstream(planted_).flush();
+  ASSERT_EQ(::chmod(planted_.c_str(), 0600), 0);
+  EXPECT_TRUE(is_refused()) << "empty";
+  // Without an end, and with numbers that nobody would write.
+  ASSERT_EQ(::truncate(planted_.c_str(), off_t{1} << 40), 0);
+  EXPECT_TRUE(is_refused()) << "zeros";
+  const auto table = std::make_unique<quota_table>();
+  std::memset(static_cast<void *>(table.get()), 0xff, sizeof *table);
+  table->header.magic = quota_table::magic;
+  const auto write = [&] {
+    std::fstream file(planted_, std::ios::binary | std::ios::in | std::ios::out);
+    EXPECT_TRUE(file.write(reinterpret_cast<const char *>(table.get()), sizeof *table));
+  };
+  write();
+  EXPECT_TRUE(is_refused()) << "more slots than there can be";
+  table->header.used = quota_table::max_slots;
+  write();
+  EXPECT_TRUE(is_refused()) << "entries that are not whole";
+  for (quota_share &s : table->shares) s.holding = quota_holding::of(UINT64_MAX, 4711);
+  write();
+  const auto seen = shared_quota::observe(name_, ::geteuid());
+  ASSERT_TRUE(seen) << seen.error().message();
+  EXPECT_TRUE(seen->stats.participants.empty()) << "no process holds a slot";
+  EXPECT_LE(seen->events.size(), quota_table::max_events);
+  const std::string link = planted_ + "-link";
+  ASSERT_EQ(::symlink(planted_.c_str(), link.c_str()), 0);
+  EXPECT_FALSE(shared_quota::observe(name_ + "-link", ::geteuid()));
+  ::unlink(link.c_str());
 }
 
 TEST_F(shared_quota_test, a_lower_limit_takes_nothing_away) {

@@ -45,7 +45,9 @@ TEST_F(each_task, is_suspended_and_resumed) {
   ASSERT_TRUE(b->as_operator().suspend(whole_program));
   const client_result away = command("suspend");
   EXPECT_EQ(away.status, 0) << away.err;
-  EXPECT_NE(away.out.find(b->address() + ": nothing to do"), std::string::npos) << away.out;
+  EXPECT_NE(away.out.find(b->address() + ": all tags: suspended already (pinned); nothing to do"),
+            std::string::npos)
+      << away.out;
   EXPECT_NE(away.out.find(a->address() + ": all tags suspended: "), std::string::npos) << away.out;
   EXPECT_GT(bytes_in(*a).suspended, 0u);
   EXPECT_GT(bytes_in(*b).suspended, 0u);

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <tuple>
 
 #include "stillmap/vmm/base/version.h"
 #include "tests/tool/command_test.h"
@@ -177,6 +178,30 @@ TEST_F(CliTest, WrongUsageIsOneLineThatNamesIt) {
   expect_usage("trace replay --every-byte '" + trace("") + "'", "--verify");
   expect_usage("trace replay --map a.png '" + trace("") + "'", "'a.png' ends in none of");
   expect_usage("trace replay --beside segments '" + trace("") + "'", "--map");
+}
+
+// Regression: it was ignored, and what its user wanted did not happen.
+TEST_F(CliTest, AnOptionWithoutTheOneThatItBelongsToIsWrongUsage) {
+  for (const auto &[line, option, other] : {
+           std::tuple("task suspend @x --all --within 3", "--within", "--each"),
+           {"task resume @x --all --within 3", "--within", "--each"},
+           {"task migrate send @x --all --to h:1 --within 3", "--within", "--each"},
+           {"task suspend @x --all --directory /tmp", "--directory", "--to file"},
+           {"task suspend @x --all --to pinned --directory /tmp", "--directory", "--to file"},
+           {"task snapshot @x --all -o i --force", "--force", "--replace"},
+           {"image flatten a b --force", "--force", "--replace"},
+           {"image restore a --timeout 3", "--timeout", "--send-to"},
+           {"trace replay t --every-byte", "--every-byte", "--verify"},
+           {"trace replay t --beside torch", "--beside", "--map"},
+           {"trace soak --speed 2", "--speed", "REQUESTS"},
+           {"metrics --interval 3", "--interval", "--textfile"},
+           {"run --minimum 1M -- true", "--minimum", "--share"},
+           {"run --priority 1 -- true", "--priority", "--share"},
+           {"run --audit a -- true", "--audit", "--control"},
+       }) {
+    expect_usage(line, std::string(option) + " has an effect only with " + other + " (see");
+  }
+  expect_failure("task suspend @nobody-at-all --all --to file --directory /tmp", 3, "@nobody");
 }
 
 TEST_F(CliTest, AMachineWithoutBytesCannotBeChecked) {

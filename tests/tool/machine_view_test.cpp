@@ -2,8 +2,14 @@
 #include "tools/stillmap/machine/machine_view.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <thread>
+
+#include "stillmap/allocators/shared_quota.h"
 #include "stillmap/checkpoint/base/socket_server.h"
 #include "stillmap/checkpoint/control/internal/messages.h"
 #include "stillmap/checkpoint/control/process_server.h"
@@ -102,6 +108,64 @@ TEST_F(machine_view_test, believes_no_task_that_has_more_than_its_device) {
   const ran once = run("top --once");
   EXPECT_EQ(once.status, 0) << once.err;
   EXPECT_EQ(once.out.find('\033'), std::string::npos);
+}
+
+// Regression: root opened no file of another user's, and saw none of their waits.
+TEST_F(machine_view_test, shows_root_the_waits_of_other_users) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  constexpr std::uint64_t MiB = std::uint64_t{1} << 20;
+  const std::string theirs = unique_name("stillmap-theirs"), roots = unique_name("stillmap-roots");
+  const auto own = shared_quota::open(roots, {.limit = 100 * MiB});
+  ASSERT_TRUE(own) << own.error().message();
+  const auto address = [](const std::string &quota) { return "@stillmap-" + quota + ".control"; };
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::setgid(1) != 0 || ::setuid(1) != 0) ::_exit(77);
+    ::prctl(PR_SET_DUMPABLE,
+            1);  // so that its folder in /proc is its user's, as that of a program that was started
+    control::process_status says;
+    says.pid = ::getpid();
+    says.memory = control::memory_figures{.quota = theirs};
+    const liar waits(address(theirs), says);
+    says.memory = control::memory_figures{.quota = roots};
+    const liar claims(address(roots), says);
+    const auto holds = shared_quota::open(theirs, {.limit = 100 * MiB});
+    const auto wants = shared_quota::open(theirs, {.limit = 100 * MiB, .timeout = 50s});
+    if (!holds || !wants || !(*holds)->reserve(90 * MiB)) ::_exit(1);
+    (void)!::write(ready[1], "x", 1);
+    (void)(*wants)->make_room(50 * MiB);
+    ::_exit(0);
+  }
+  ::close(ready[1]);
+  char byte = 0;
+  const bool started = ::read(ready[0], &byte, 1) == 1;
+  ::close(ready[0]);
+  std::optional<task_view> seen, claimed;
+  for (int i = 0; started && i < 300 && !(seen && seen->wait && seen->wait->bytes != 0); ++i) {
+    const machine_view view = look();
+    if (const task_view *const t = find(view, address(theirs))) seen = *t;
+    if (const task_view *const t = find(view, address(roots))) claimed = *t;
+    std::this_thread::sleep_for(20ms);
+  }
+  ::kill(child, SIGKILL);
+  int how = 0;
+  ::waitpid(child, &how, 0);
+  (void)shared_quota::remove(theirs);
+  (void)shared_quota::remove(roots);
+  if (WIFEXITED(how) && WEXITSTATUS(how) == 77)
+    GTEST_SKIP() << "needs users that a user namespace maps";
+  ASSERT_TRUE(started);
+  ASSERT_TRUE(seen && seen->wait);
+  EXPECT_EQ(seen->process.uid, 1u);
+  EXPECT_EQ(seen->wait->bytes, 50 * MiB);
+  EXPECT_EQ(seen->state(), "waits for 50 MiB");  // nobody offers anything, so nobody is asked
+  // What the file of one user says of another's task is not believed.
+  ASSERT_TRUE(claimed);
+  EXPECT_FALSE(claimed->wait);
 }
 
 TEST_F(machine_view_test, adds_no_sum_that_overflows) {

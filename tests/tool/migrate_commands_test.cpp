@@ -1,10 +1,12 @@
 // stillmap task migrate: a task of one process, sent to others, with the command at either end.
 #include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <optional>
 #include <thread>
@@ -279,6 +281,22 @@ TEST_F(migrate_commands, a_receiver_that_could_not_be_reached_or_write_records_d
   expect(run(receive + " --records '" + file("no/where") + "'"), 3, {file("no/where")});
 }
 
+TEST_F(migrate_commands, a_status_is_of_a_folder_or_of_a_task) {
+  where_ += ".control";  // so that it is found by its process
+  start_task();
+  const std::string pid = std::to_string(::getpid()), none = file("no-records"),
+                    plain = file("file");
+  std::ofstream(plain) << "neither";
+  expect(run("task migrate status " + pid), 0, {"process " + pid + ": no migration is running"});
+  expect(run("task migrate status name:no-such-program"), 3, {"no task is name:no-such-program"});
+  for (const char *command : {"status", "resolve"}) {
+    expect(run(std::string("task migrate ") + command + " '" + none + "'"), 3,
+           {none + ": there is neither a folder of records nor a socket of this name\n"});
+    expect(run(std::string("task migrate ") + command + " '" + plain + "'"), 3,
+           {plain + ": it is neither a folder of records nor a socket\n"});
+  }
+}
+
 TEST_F(migrate_commands, wrong_usage_is_told_at_once) {
   const std::string who = " --credentials x --peer-fingerprint " + std::string(64, 'a') + ' ';
   expect_usage("task migrate", "there are credentials, receive, send, status, abort, resolve");
@@ -298,6 +316,9 @@ TEST_F(migrate_commands, wrong_usage_is_told_at_once) {
   expect(run("task migrate receive :1 --records r" + who), 3, {"certificate.pem"});
   expect_usage("task migrate resolve '" + file("records-here") + "'", "--task");
   expect_usage("task migrate resolve @x --task " + task, "needs neither --task");
+  expect_usage("task migrate resolve @x --decider h:1", "--decider");
+  expect_usage("task migrate resolve @x --certificate-replaced", "--certificate-replaced");
+  expect_usage("task migrate status @x 0011", "HEX has an effect only with a folder of records");
   expect(run("task migrate status @nobody-at-all"), 3, {"no process accepts connections"});
 }
 

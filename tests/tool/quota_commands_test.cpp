@@ -67,6 +67,9 @@ TEST_F(quota_commands, change_limits_and_terms) {
   says("quota set --limit 8G --if-revision 2 " + path_, {"applied\n"});
   says("quota set --pid " + pid_ + " --maximum 2G --priority -1 " + path_, {"deferred"});
   says("quota status " + path_, {"1 GiB       2 GiB        -1"});
+  expect_failure("quota set --pid " + pid_ + " --minimum 9G --maximum 9G " + path_, 1,
+                 "not enough memory for a minimum of 9 GiB: of the limit of 8 GiB the minima of "
+                 "others leave 8 GiB");
   expect_failure("quota set --pid 1 --minimum 1G " + path_, 3,
                  "no participant has the process id 1");
 }

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <utility>
 
+#include "stillmap/allocators/shared_quota.h"
 #include "tests/tool/command_test.h"
 
 namespace stillmap::testing {
@@ -70,7 +71,7 @@ TEST_F(run_command, requests_to_the_program_are_recorded_where_it_says) {
   const std::string log = (folder_ / "audit").string();
   EXPECT_EQ(run("run --audit '" + log + "'" + print).out, log + "\n");
   EXPECT_TRUE(std::filesystem::exists(log));
-  expect_usage("run --audit '" + log + "' -- true", "--audit: it is of use with --control only");
+  expect_usage("run --audit '" + log + "' -- true", "--audit has an effect only with --control");
   expect_failure("run --control --audit '" + log + "/none' -- true", 3,
                  "the audit log cannot be opened");
   expect_failure("run --control --audit journald:no-such -- true", 3,
@@ -146,14 +147,22 @@ TEST_F(run_command, a_program_takes_part_in_a_quota) {
 }
 
 TEST_F(run_command, a_quota_that_cannot_be_joined_is_refused_before_the_program_starts) {
-  expect_usage("run --minimum 1G -- echo started", "--share");
-  expect_usage("run --priority 1 -- echo started", "--share");
+  expect_usage("run --minimum 1G -- echo started", "--minimum has an effect only with --share");
+  expect_usage("run --priority 0 -- echo started", "--priority has an effect only with --share");
   expect_usage("run --share ':1G' -- echo started", "--share");
   expect_usage("run --share 'gpu0:much' -- echo started", "--share");
   const std::string quota = (folder_ / "quota").string();
   expect_failure("run --share '" + quota + "/gpu0' -- echo started", 3, "/gpu0");
   expect_usage("run --share '" + quota + ":1G' --minimum 2G -- echo started", "minimum");
   expect_usage("run --share '" + quota + ":1G' --limit 1M --minimum 2M -- echo started", "minimum");
+  // What the command line cannot know of: what the others in the quota have.
+  const auto other =
+      shared_quota::open(quota, {.limit = 1ull << 30, .terms = {.minimum = 600ull << 20}});
+  ASSERT_TRUE(other) << other.error().message();
+  expect_failure("run --share '" + quota + "' --minimum 500M -- echo started", 1,
+                 "not enough memory for a minimum of 500 MiB: of the limit of 1 GiB the minima of "
+                 "others leave 424 MiB; lower the minimum");
+  EXPECT_EQ(run("run --share '" + quota + "' --minimum 400M -- echo started").out, "started\n");
   std::ofstream(quota) << "something else";
   EXPECT_NE(run("run --share '" + quota + "' -- echo started").status, 0);
   EXPECT_EQ(run("run --share '" + quota + "' -- echo started").out, "");

@@ -68,12 +68,10 @@ TEST_F(task_commands, a_task_sleeps_and_wakes) {
       {"process " + std::to_string(::getpid()) + ": " + dev().name(), "weights", "cache", "live"});
   expect(
       run("task suspend " + where_ + " weights --to file --directory '" + folder_.string() + "'"),
-      0, {"stillmap: ok: weights suspended: ", " at 4 places"});
+      0, {"stillmap: ok: weights suspended: ", " in 4 mappings"});
   expect(run("task status " + where_), 0, {"suspended, file"});
-  // One sentence, not the names of functions in two processes.
-  const ran twice = run("task suspend " + where_ + " weights");
-  expect(twice, 4, {where_ + ": the tag weights is suspended already (file); "});
-  EXPECT_EQ(twice.err.find("::"), std::string::npos) << twice.err;
+  expect(run("task suspend " + where_ + " weights"), 0,
+         {"stillmap: ok: weights: suspended already (file); nothing to do\n"});
   expect(run("task status --json " + where_), 0,
          {"\"state\": \"suspended\"", "\"backing_store\": \"file\"", "\"request\": null",
           "\"suspended_bytes\": " + std::to_string(4 * page())});
@@ -81,12 +79,15 @@ TEST_F(task_commands, a_task_sleeps_and_wakes) {
          {"\"bytes\": " + std::to_string(4 * page())});
   EXPECT_TRUE(is_whole(dev()));
   EXPECT_EQ(went_on_, 1);
-  expect(run("task resume " + where_ + " weights"), 1, {"weights is not suspended"});
-  // With --all, where there is nothing to do: not the command line is wrong.
-  expect(run("task resume " + where_ + " --all"), 3, {where_ + ": no tag is suspended\n"});
-  expect(run("task suspend " + where_ + " --all"), 0, {"all tags suspended", " at 6 places"});
-  expect(run("task suspend " + where_ + " --all"), 3,
-         {where_ + ": all tags are suspended already; `stillmap task resume --all`"});
+  expect(run("task resume " + where_ + " weights"), 0,
+         {"stillmap: ok: weights: not suspended; nothing to do\n"});
+  expect(run("task resume " + where_ + " --all"), 0,
+         {"stillmap: ok: all tags: not suspended; nothing to do\n"});
+  expect(run("task suspend " + where_ + " --all"), 0, {"all tags suspended", " in 6 mappings"});
+  expect(run("task suspend " + where_ + " --all"), 0,
+         {"stillmap: ok: all tags: suspended already (pinned); nothing to do\n"});
+  expect(run("task suspend " + where_ + " --all --json"), 0,
+         {"\"bytes\": 0", "\"backing_store\": null"});
   expect(run("task resume " + where_ + " --all --json"), 0,
          {"\"tag\": null", "\"bytes\": " + std::to_string(6 * page())});
   EXPECT_TRUE(is_whole(dev()));
@@ -94,6 +95,64 @@ TEST_F(task_commands, a_task_sleeps_and_wakes) {
   expect_usage("task resume --all " + where_ + " weights", "either TAG or --all");
   expect(run("task suspend " + where_ + " weihgts"), 3,
          {where_ + ": no memory has the tag 'weihgts'; did you mean 'weights'?"});
+}
+
+// One rule for one task and for several.
+TEST_F(task_commands, what_is_as_it_should_be_is_no_failure) {
+  for (const std::string each : {"", " --each"}) {
+    const std::string suspend = "task suspend '" + where_ + "' --all" + each,
+                      resume = "task resume '" + where_ + "' --all" + each;
+    expect(run(resume), 0, {"all tags: not suspended; nothing to do"});
+    expect(run(suspend), 0, {"all tags suspended: "});
+    expect(run(suspend), 0, {"all tags: suspended already (pinned); nothing to do"});
+    expect(run(suspend + " --to pinned"), 0, {"nothing to do"});
+    // Where it should be elsewhere, it is not as it should be.
+    expect(run(suspend + " --to file"), 4,
+           {where_ + ": cache: ", "suspended already, elsewhere: resume it first",
+            "(found pinned, expected file)"});
+    expect(run(resume), 0, {"all tags resumed: "});
+    // Nor is a tag that does not exist.
+    expect(run("task suspend '" + where_ + "' weihgts" + each), 3, {"'weihgts'"});
+  }
+}
+
+// One line, with the numbers once, and what to do; without names of functions in two processes.
+TEST_F(task_commands, what_a_task_refuses_is_said_once) {
+  const std::string image = " -o '" + file("a.smi") + "'";
+  const auto occurs = [](const std::string &text, const std::string &what) {
+    std::size_t n = 0;
+    for (std::size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += what.size())
+      ++n;
+    return n;
+  };
+  ASSERT_EQ(run("task suspend '" + where_ + "' weights").status, 0);
+  for (const std::string &request : {"task snapshot " + where_ + " --all" + image,
+                                     "task snapshot " + where_ + " --tag weights" + image,
+                                     "task handoff send " + where_ + " --all --to @nobody"}) {
+    const ran r = run(request);
+    expect(r, 4, {where_ + ": weights: memory of this tag is suspended: resume it first (at 0x"});
+    EXPECT_EQ(occurs(r.err, "0x"), 1u) << r.err;
+    EXPECT_EQ(occurs(r.err, "::"), 0u) << r.err;
+    EXPECT_EQ(occurs(r.err, "busy"), 1u) << r.err;
+  }
+  ASSERT_EQ(run("task resume '" + where_ + "' weights").status, 0);
+  expect(run("task snapshot " + where_ + " --all -o '" + file("no/where.smi") + "'"), 3,
+         {"stillmap: task snapshot: " + where_ + ": " + file("no/") +
+          "where.smi: cannot open the directory: No such file or directory\n"});
+  expect(run("task migrate abort " + where_), 2,
+         {": task migrate abort: " + where_ +
+          ": no request that can be cancelled is being carried out: invalid argument\n"});
+  // The folder for tests can be longer than a socket's name.
+  const std::string none = unique_name("/tmp/stillmap-none");
+  expect(run("task status " + none), 3,
+         {none + ": there is no socket of this name: No such file or directory\n"});
+  // For programs, all of it.
+  const std::string json =
+      run("task snapshot --json " + where_ + " --all -o '" + file("no/where.smi") + "'").out;
+  for (const char *says :
+       {"\"operation\": \"control::client::snapshot\"", "\"code\": \"No such file"}) {
+    EXPECT_NE(json.find(says), std::string::npos) << json;
+  }
 }
 
 TEST_F(task_commands, a_snapshot_is_made_and_can_be_restored) {
@@ -311,8 +370,9 @@ TEST_F(task_commands, of_several_tasks_one_that_is_given_up_is_undone) {
   ASSERT_EQ(run("task suspend '" + where_ + "' cache").status, 0);
   slow = true;
   constexpr std::chrono::seconds timeout{3};
-  auto asked = std::async(std::launch::async,
-                          [&] { return tool::ask_each({where_}, tool::tag_request{}, timeout); });
+  auto asked = std::async(std::launch::async, [&] {
+    return tool::ask_each({where_}, tool::tag_request{}, timeout, timeout);
+  });
   stops.get_future().wait();
   std::this_thread::sleep_for(timeout + std::chrono::milliseconds(500));
   goes.set_value();
@@ -341,7 +401,7 @@ TEST_F(task_commands, several_tasks_are_as_they_were_where_one_is_not_there) {
   const auto before = states();
   for (const bool suspends : {true, false}) {
     const auto done = tool::ask_each({where_, where_ + "-none"}, {.suspends = suspends},
-                                     std::chrono::seconds(60));
+                                     std::chrono::seconds(60), std::chrono::seconds(60));
     ASSERT_FALSE(done);
     EXPECT_NE(done.error().line.find("every other task is as it was"), std::string::npos)
         << done.error().line;
@@ -361,6 +421,7 @@ TEST_F(task_commands, who_is_not_there_is_named) {
                "either --tag or --all");
   expect_usage("task suspend " + where_ + " weights --to moon", "moon");
   expect_usage("task handoff", "there are send, receive");
+  expect_usage("task handoff receive @x --free --control @y", "either --free or --control");
   expect_usage("task handoff send " + where_ + " --to @x", "--tag");
   expect_usage("task status --timeout -1 " + where_, "--timeout");
 }

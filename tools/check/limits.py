@@ -6,7 +6,7 @@
 In a mount namespace of its own, a folder with the files of Linux's controller dmem, as CUDA's MPS v3 uses them, is in
 the place of /sys/fs/cgroup: no kernel here has a driver that would make them. `stillmap doctor` shows the limits, and a
 program that nobody changed gets no more memory, although the device has some. Without these files the doctor shows what
-NVML has. Needs root, and the command and the
+NVML has, and `stillmap run` gives it to its program, which so keeps to it before the driver enforces it. Needs root, and the command and the
 tests' programs as Bazel builds them.
 """
 import contextlib
@@ -38,9 +38,10 @@ def pci_address(machine):
     return text.value.decode()
 
 
-def allocate(machine, blocks):
-    """What a program says that allocates this many blocks of 3 MiB under `stillmap run`, and its status."""
-    done = subprocess.run([BUILT / "tools" / "stillmap", "run", "-q", "--", BUILT / "tests" / "preload_operated", "1"],
+def allocate(machine, blocks, *options):
+    """What a program says that allocates this many blocks of 3 MiB under `stillmap run`, and its errors."""
+    done = subprocess.run([BUILT / "tools" / "stillmap", "run", *options, "--", BUILT / "tests" / "preload_operated",
+                           "1"],
                           env={**machine.environment,
                                "STILLMAP_PRELOAD_LIBRARY": str(BUILT / "preload" / "libstillmap_preload.so")},
                           input=f"allocate {blocks}\n", text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -55,7 +56,7 @@ def main():
     subprocess.run(["mount", "-t", "tmpfs", "none", GROUPS], check=True)
     with contextlib.ExitStack() as stack:
         machine = Machine(stack, "limits")
-        assert allocate(machine, 50)[0] == ["ok"], "without a limit"
+        assert allocate(machine, 50, "-q")[0] == ["ok"], "without a limit"
         group = own_group()
         group.mkdir(parents=True, exist_ok=True)
         region = f"nvidia/{pci_address(machine)}/vidmem"
@@ -67,8 +68,8 @@ def main():
         for text in ("at most 100 MiB for this control group (dmem.max), of which 7 MiB are used",
                      "40 MiB are certain (dmem.min)"):
             assert text in lines, doctor
-        assert allocate(machine, 20)[0] == ["ok"], "within the limit"
-        said, error = allocate(machine, 50)
+        assert allocate(machine, 20, "-q")[0] == ["ok"], "within the limit"
+        said, error = allocate(machine, 50, "-q")
         print("50 blocks of 3 MiB:", error.splitlines()[0])
         assert not said and "cuMemAlloc: 2" in error, (said, error)
         # Without the controller, the driver keeps the limits, and NVML has them: as hostcuda's NVML, from this file.
@@ -82,6 +83,16 @@ def main():
                      "the driver refuses what is beyond"):
             assert text in lines, doctor
         print(next(line for line in doctor.splitlines() if "limits of the system" in line).strip())
+        # A program gets them from `stillmap run`. hostcuda's driver itself enforces none.
+        said, error = allocate(machine, 20)
+        first = error.splitlines()[0]
+        print(first)
+        assert said == ["ok"] and first.startswith("stillmap: GPU-") and "at most 90 MiB" in first, (said, error)
+        said, error = allocate(machine, 50, "-q")
+        assert not said and error.startswith("cuMemAlloc: 2"), (said, error)
+        assert not allocate(machine, 20, "-q", "--limit", "20MiB")[0], "the smaller limit is the user's"
+        assert not allocate(machine, 50, "-q", "--limit", "500MiB")[0], "the smaller limit is the driver's"
+        assert not allocate(machine, 50, "-q", "--allocator", "driver")[0], "of what the driver serves, too"
     print("a program keeps to the limit of its control group")
 
 

@@ -110,7 +110,9 @@ std::string error::message() const {
   };
   number("found ", d.found);
   number("expected ", d.expected);
-  if (value != 0 || limit != 0) number("requested ", amount(value, unit));
+  if (value != 0 || limit != 0) {
+    number(unit == error_unit::address ? "at " : "requested ", amount(value, unit));
+  }
   if (limit != 0) number("limit ", amount(limit, unit));
   if (!numbers.empty()) text += " (" + numbers + ")";
   part(code.message());

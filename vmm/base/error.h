@@ -21,7 +21,7 @@ enum class error_unit : std::uint8_t {
   none,  // a number without a unit: an index, an ordinal, an id
   bytes,
   pages,
-  address,  // printed in hexadecimal
+  address,  // printed in hexadecimal: "at 0x7f0000200000"
   milliseconds,
   items,  // a count of things
 };

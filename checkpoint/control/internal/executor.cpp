@@ -147,7 +147,7 @@ stillmap::status executor::check_mapped(tags_view tags) const {
     if (found->second == nullptr) continue;
     return tl::unexpected(make_error(errc::busy,
                                      found->second->suspended_bytes != 0
-                                         ? "memory of this tag is suspended"
+                                         ? "memory of this tag is suspended: resume it first"
                                          : "memory of this tag has been released",
                                      found->second->range.begin.value(), 0, error_unit::address)
                               .value()

@@ -15,7 +15,8 @@ constexpr std::size_t descriptor_share = 4;
 bool descriptors_suffice(const device &d) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
-  const std::size_t bytes = std::min<std::size_t>(d.total_memory().bytes(), given_settings().limit);
+  const std::size_t bytes =
+      std::min<std::size_t>(d.total_memory().bytes(), limits_of(d.uuid()).hard);
   return bytes / d.capabilities().page_bytes <= limit.rlim_cur / descriptor_share;
 }
 

@@ -5,11 +5,13 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 
 #include "preload/service/memory/heaps.h"
 #include "preload/service/memory/served_memory.h"
 #include "preload/service/real_driver.h"
+#include "preload/service/serve.h"
 #include "preload/service/settings.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/operation.h"
@@ -83,8 +85,23 @@ void device_memory::join_if_first() noexcept {
   if (opened) join(*opened);
 }
 
+// What the driver enforces is said by UUID: devices have other ordinals in each program.
+word device_memory::limit() noexcept {
+  if (given_settings().of_devices.empty()) return given_settings().limit;
+  word known = limit_.load(std::memory_order_relaxed);
+  if (known != unknown) return known;
+  std::array<unsigned char, 16> uuid{};
+  if (pass_on<function::cuDeviceGetUuid>(reinterpret_cast<word>(uuid.data()),
+                                         static_cast<number>(ordinal())) != code::success) {
+    return given_settings().limit;
+  }
+  known = std::max<word>(limits_of(uuid).hard, unknown + 1);
+  limit_.store(known, std::memory_order_relaxed);
+  return known;
+}
+
 status device_memory::reserve(std::uint64_t bytes) {
-  const word limit = given_settings().limit;
+  const word limit = this->limit();
   word held = held_.load(std::memory_order_relaxed);
   do {
     const word left = limit - std::min(limit, held);
@@ -109,7 +126,7 @@ status device_memory::release(std::uint64_t bytes) {
 status device_memory::make_room(std::uint64_t bytes) {
   embedded_quota *const q = share();
   if (q == nullptr) return memory_quota::make_room(bytes);
-  const word limit = given_settings().limit, held = held_.load(std::memory_order_relaxed);
+  const word limit = this->limit(), held = held_.load(std::memory_order_relaxed);
   const word left = limit - std::min(limit, held);
   if (bytes > left) {
     return make_error(errc::out_of_memory, "the limit of the program would be exceeded", bytes,

@@ -24,6 +24,9 @@ class device_memory final : public memory_quota {
   // Takes part in the quota that was asked for, if any. Where that fails it is reported, and the program runs without.
   void join(const device &d) noexcept;
 
+  // The program's, or the driver's own where that is less. Bytes.
+  word limit() noexcept;
+
   // memory_quota. Errors: out_of_memory (value: bytes requested, limit: bytes left within the program's limit), and
   // those of the quota.
   status reserve(std::uint64_t bytes) override;
@@ -59,6 +62,8 @@ class device_memory final : public memory_quota {
   void join_if_first() noexcept;
   embedded_quota *share() const noexcept { return share_.load(std::memory_order_acquire); }
 
+  static constexpr word unknown = 0;
+  std::atomic<word> limit_{unknown};
   std::atomic<word> held_{0};
   std::atomic<embedded_quota *> share_{nullptr};  // never destroyed
   std::atomic<bool> joined_{false};

@@ -38,7 +38,9 @@ result<caching_allocator *> make(int ordinal, bool &exportable) {
   device_memory *const memory = device_memory::of(ordinal);
   memory->join(opened);
   options.quota = std::shared_ptr<memory_quota>(std::shared_ptr<void>(), memory);
-  options.limit = given_settings().limit;
+  const settings::device_limits limits = limits_of(opened.uuid());
+  options.limit = limits.hard;
+  options.soft_limit = limits.soft;
   options.tag = given_settings().tag;
   if (const std::uint64_t address = given_settings().address; address != 0) {
     options.hint =

@@ -10,7 +10,8 @@
 namespace stillmap::preload {
 
 memory_room room_of(int ordinal, word free, word total) noexcept {
-  const word limit = given_settings().limit;
+  device_memory *const memory = device_memory::of(ordinal);
+  const word limit = memory != nullptr ? memory->limit() : given_settings().limit;
   word live = 0, kept = 0;
   if (caching_allocator *const heap = heaps::of_device(ordinal)) {
     const caching_allocator_stats s = heap->stats();
@@ -18,7 +19,7 @@ memory_room room_of(int ordinal, word free, word total) noexcept {
     kept = std::max<word>(s.total.committed, live) - live;
   }
   memory_room room{std::min(free + kept, total), std::min(total, limit)};
-  if (device_memory *const memory = device_memory::of(ordinal)) {
+  if (memory != nullptr) {
     live += memory->served().live;
     if (const auto quota = memory->room_in_quota()) {
       room.total = std::min(room.total, quota->limit);

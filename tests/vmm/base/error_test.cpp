@@ -42,7 +42,7 @@ TEST(error, prints_each_number_in_its_unit) {
     return error{make_error_code(errc::busy), "f", "", value, limit, unit}.message();
   };
   EXPECT_EQ(message(5000, 0, error_unit::milliseconds), "f (requested 5000 ms): busy");
-  EXPECT_EQ(message(0x7f0000200000, 0, error_unit::address), "f (requested 0x7f0000200000): busy");
+  EXPECT_EQ(message(0x7f0000200000, 0, error_unit::address), "f (at 0x7f0000200000): busy");
   EXPECT_EQ(message(3, 1, error_unit::pages), "f (requested 3 pages, limit 1 page): busy");
   EXPECT_EQ(message(40, 8, error_unit::none), "f (requested 40, limit 8): busy");
   EXPECT_EQ(message(0, 8, error_unit::items), "f (requested 0, limit 8): busy");

@@ -24,9 +24,16 @@ struct option {
   bool is_required = false;
   bool is_repeated = false;
   bool is_hidden = false;  // not shown by --help
+  std::string needed;      // the option, and perhaps its value, without which it has no effect
 
   option &required() {
     is_required = true;
+    return *this;
+  }
+  // Wrong usage without `other`: "--each", or with a value, "--to file".
+  option &with(const std::string &other) {
+    needed = other;
+    help = "with " + other + ": " + help;
     return *this;
   }
   option &hidden() {

@@ -38,8 +38,8 @@ option &add_tag_option(command &c, std::vector<std::string> &into, const std::st
   return c.texts("--tag", into, "TAG", help);
 }
 
-void add_timeout_option(command &c, double &seconds, const std::string &help) {
-  c.number("--timeout", seconds, 0.0, 86400.0, "SECONDS", help);
+option &add_timeout_option(command &c, double &seconds, const std::string &help) {
+  return c.number("--timeout", seconds, 0.0, 86400.0, "SECONDS", help);
 }
 
 void add_profile_option(command &c, std::string &profile) {

@@ -27,7 +27,7 @@ void add_help_commands(command &root);  // man and completion
 void add_driver_option(command &c, std::string &driver);
 void add_driver_options(command &c, driver_options &into);
 option &add_tag_option(command &c, std::vector<std::string> &into, const std::string &help);
-void add_timeout_option(command &c, double &seconds, const std::string &help);
+option &add_timeout_option(command &c, double &seconds, const std::string &help);
 void add_profile_option(command &c, std::string &profile);
 
 }  // namespace stillmap::tool

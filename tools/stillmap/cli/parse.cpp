@@ -127,7 +127,7 @@ class parser {
     if (!o.is_repeated && !o.value.empty() && given(o)) {
       return fail(exit_usage, fmt::format("{} is given twice", name));
     }
-    given_.push_back(&o);
+    given_.push_back({&o, text});
     if (const std::string wrong = o.set(text); !wrong.empty()) {
       return fail(exit_usage, fmt::format("{}: {}", name, wrong));
     }
@@ -148,15 +148,37 @@ class parser {
                                 o.names.empty() ? o.value : o.names.back() + " " + o.value));
       }
     }
+    for (const given_option &g : given_) {
+      if (g.what->needed.empty() || is_given(g.what->needed)) continue;
+      return fail(exit_usage, fmt::format("{} has an effect only with {}", g.what->names.back(),
+                                          g.what->needed));
+    }
     return {};
   }
 
   bool given(const option &o) const {
-    return std::find(given_.begin(), given_.end(), &o) != given_.end();
+    return std::any_of(given_.begin(), given_.end(),
+                       [&](const given_option &g) { return g.what == &o; });
+  }
+  // "--each", "--to file", or an argument's name.
+  bool is_given(const std::string &needed) const {
+    const std::size_t end = std::min(needed.find(' '), needed.size());
+    const std::string name = needed.substr(0, end);
+    return std::any_of(given_.begin(), given_.end(), [&](const given_option &g) {
+      const auto &names = g.what->names;
+      const bool meant = names.empty() ? g.what->value == name
+                                       : std::find(names.begin(), names.end(), name) != names.end();
+      return meant && (end == needed.size() || g.text == needed.substr(end + 1));
+    });
   }
 
+  struct given_option {
+    const option *what;
+    std::string text;
+  };
+
   invocation &into_;
-  std::vector<const option *> given_;
+  std::vector<given_option> given_;
   std::size_t next_positional_ = 0;
   bool options_over_ = false;
 };

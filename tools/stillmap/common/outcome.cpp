@@ -1,6 +1,7 @@
 #include "tools/stillmap/common/outcome.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "stillmap/vmm/base/json_writer.h"
 
@@ -16,6 +17,25 @@ const char *exit_status_name(exit_status s) {
 const char *unit_name(error_unit u) {
   constexpr const char *names[] = {"", "bytes", "pages", "address", "milliseconds", "items"};
   return names[static_cast<std::size_t>(u)];
+}
+
+// A request to a task. What failed there has the message of that process, with its values and its code: they are not
+// said twice, and the command is the operation.
+std::string message_of(const error &e) {
+  constexpr std::string_view of_request = "control::";
+  if (!std::string_view(e.operation).starts_with(of_request)) return e.message();
+  const error_detail &d = e.detail();
+  if (d.cause.empty()) {
+    error unnamed = e;
+    unnamed.operation = "";
+    return unnamed.message();
+  }
+  std::string said = d.cause;
+  if (const std::size_t at = said.find(of_request); at != std::string::npos) {
+    const std::size_t end = said.find(": ", at);
+    if (end != std::string::npos) said.erase(at, end + 2 - at);
+  }
+  return d.subject.empty() ? said : d.subject + ": " + said;
 }
 
 bool is_one_of(const std::error_code &code, std::initializer_list<std::errc> conditions) {
@@ -45,7 +65,7 @@ exit_status exit_status_of(const error &e) {
 }
 
 failure::failure(exit_status s, const std::string &text) : status(s), line(printable(text)) {}
-failure::failure(const error &e) : failure(exit_status_of(e), e.message()) {
+failure::failure(const error &e) : failure(exit_status_of(e), message_of(e)) {
   cause = e;
 }
 

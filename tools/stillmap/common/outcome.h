@@ -15,7 +15,7 @@ namespace stillmap::tool {
 
 enum exit_status : int {
   exit_ok = 0,
-  exit_failed = 1,     // the job could not be finished, or was cancelled
+  exit_failed = 1,     // the job could not be finished (out of memory, for one), or was cancelled
   exit_usage = 2,      // wrong command line, value or script
   exit_not_found = 3,  // no such driver, device, file, socket, record or tag
   exit_busy = 4,       // in use, or no answer in time
@@ -26,7 +26,8 @@ enum exit_status : int {
 
 // The end of --help and of the manual pages.
 inline constexpr const char *exit_status_help =
-    "Exit status: 0 ok; 1 failed, or cancelled; 2 wrong usage (command line, value, script); 3 not "
+    "Exit status: 0 ok; 1 failed (out of memory, for one), or cancelled; 2 wrong usage (command "
+    "line, value, script); 3 not "
     "found (driver, device, file, socket, record, tag); 4 busy, or no answer in time; 5 refused "
     "(permission, peer, not supported here); 6 differs (a check or a comparison found a "
     "difference); 7 in doubt (a migration that has to be resolved).";
@@ -41,7 +42,8 @@ struct failure {
 
   // Control characters are replaced.
   failure(exit_status s, const std::string &text);
-  failure(const error &e);  // the status is that of its code
+  failure(
+      const error &e);  // the status is that of its code; of a task's refusal, the task's own words
 };
 
 // The value of a step of a command, or the failure that ends the command.

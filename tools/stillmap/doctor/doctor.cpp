@@ -21,6 +21,7 @@
 #include "tools/stillmap/common/terminal.h"
 #include "tools/stillmap/common/text.h"
 #include "tools/stillmap/doctor/checkpoint.h"
+#include "tools/stillmap/machine/control_group.h"
 #include "tools/stillmap/machine/device_usage.h"
 
 namespace stillmap::tool {
@@ -61,31 +62,6 @@ std::string vmm_text(const driver &drv, const capabilities &can) {
          "through, or ask for a vGPU type with unified memory enabled.";
 }
 
-// `hard` and `soft`: what says so.
-std::string text_of(const memory_limits &l, const char *hard, const char *soft) {
-  std::string out;
-  if (l.hard != memory_limits::none) {
-    out = fmt::format("at most {} for this control group ({}), of which {} are used",
-                      format_bytes(l.hard), hard, format_bytes(l.used));
-  }
-  if (l.soft != memory_limits::none) {
-    out += fmt::format(
-        "{}{} are certain ({}); beyond them, the driver may evict memory or "
-        "end a process",
-        out.empty() ? "" : "; ", format_bytes(l.soft), soft);
-  }
-  return out;
-}
-
-// Of version 2's hierarchy; empty: this process has none.
-std::string own_control_group() {
-  std::ifstream from("/proc/self/cgroup");
-  for (std::string line; std::getline(from, line);) {
-    if (line.starts_with("0::/")) return "/sys/fs/cgroup" + (line == "0::/" ? "" : line.substr(3));
-  }
-  return {};
-}
-
 // What the kernel has; else what the driver has, which NVML says (nullptr: there is none).
 std::optional<finding> limits_of(const device &d, const nvml *gpus) {
   constexpr const char *key = "memory_limits", *name = "limits of the system";
@@ -100,8 +76,8 @@ std::optional<finding> limits_of(const device &d, const nvml *gpus) {
   return fact(
       key, name, true,
       text_of(l, "NVML", "NVML") +
-          ". Stillmap's allocators do not ask NVML: the driver refuses what is beyond, as a "
-          "full device. `stillmap run --limit` keeps a program to less.");
+          ". `stillmap run` asks NVML for its program, which keeps to it. Others do not: the "
+          "driver refuses what is beyond, as a full device.");
 }
 
 std::vector<finding> device_facts(const driver &drv, const device &d, const nvml *gpus) {

@@ -61,8 +61,8 @@ void add_flatten(command &group) {
       "--replace", o.replace,
       "overwrite NEW if it exists; NEW may be IMAGE itself, which then needs no parent any more");
   c.flag("--force", o.force,
-         "with --replace: even if other images in its folder build on NEW, which cannot be read "
-         "then");
+         "even if other images in its folder build on NEW, which cannot be read then")
+      .with("--replace");
   c.json(o.json);
   add_image_options(c, o.image);
 }
@@ -104,7 +104,8 @@ void add_restore(command &group) {
   c.flag("--relocate", o.relocate,
          "restore at other addresses: for memory without pointers into itself");
   c.text("--send-to", o.send_to, "SOCKET", "hand the memory to the process that listens there");
-  add_timeout_option(c, o.timeout, "how long to wait for that process (default: 30)");
+  add_timeout_option(c, o.timeout, "how long to wait for that process (default: 30)")
+      .with("--send-to");
   c.json(o.json);
   add_image_options(c, o.image);
   add_driver_options(c, o.driver);

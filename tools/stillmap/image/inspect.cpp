@@ -117,7 +117,7 @@ void add_json(json_writer &json, const image::reader &r) {
   auto place = m.places.begin();
   for (const image::manifest::block &b : m.blocks) {
     json.begin_object().field("begin", b.begin).field("bytes", b.bytes).field("tag", m.tags[b.tag]);
-    json.field("generation", b.generation).begin_array("places");
+    json.field("generation", b.generation).begin_array("mappings");
     for (; place != m.places.end() && place->address < b.begin + b.bytes; ++place) {
       json.begin_object().field("address", place->address).field("page", place->page);
       json.field("bytes", m.pages[place->page].bytes);
@@ -165,7 +165,7 @@ void print_table(const image::manifest &m) {
   std::size_t width = 3;
   for (const std::string &tag : m.tags) width = std::max(width, tag.size());
   fmt::print("\n {:<{}}  {:>7}  {:>10}  {:>8}  {:>10}\n", "tag", width, "blocks", "addresses",
-             "places", "memory");
+             "mappings", "memory");
   for (std::size_t i = 0; i < m.tags.size(); ++i) {
     const tag_sums &t = sums[i];
     fmt::print(" {:<{}}  {:>7}  {:>10}  {:>8}  {:>10}\n",

@@ -103,11 +103,21 @@ struct nvml::functions {
 };
 
 outcome<std::unique_ptr<nvml>> nvml::open() {
+  return open(false);
+}
+outcome<std::unique_ptr<nvml>> nvml::open_with_limits() {
+  return open(true);
+}
+
+outcome<std::unique_ptr<nvml>> nvml::open(bool needs_limits) {
   void *const library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return fail(exit_not_found, fmt::format("no NVML: {}", ::dlerror()));
   auto found = std::make_unique<functions>();
   if (!found->look_up(library)) {
     return fail(exit_not_found, "NVML is older than the driver 525, and lacks functions");
+  }
+  if (needs_limits && found->limits == nullptr) {
+    return fail(exit_not_found, "NVML is older than CUDA 13.4, and has no memory limits");
   }
   if (const int code = found->init(); code != nvml_success) {
     return fail(exit_not_found, fmt::format("NVML does not start: its code is {}", code));
@@ -141,6 +151,25 @@ memory_limits nvml::limits_of(const std::string &uuid, const std::string &group)
   out.hard = found.hard;  // NVML_DEVICE_MEMORY_LIMIT_MAX is all bits, as none
   if (found.soft != 0) out.soft = found.soft;
   if (out.any()) out.used = found.used;
+  return out;
+}
+
+std::vector<std::pair<std::string, memory_limits>> nvml::all_limits(
+    const std::string &group) const {
+  std::vector<std::pair<std::string, memory_limits>> out;
+  unsigned n = 0;
+  if (call_->count(&n) != nvml_success) return out;
+  for (unsigned i = 0; i < n; ++i) {
+    functions::device_handle d = nullptr;
+    std::array<char, longest_text> text{};
+    if (call_->handle(i, &d) != nvml_success ||
+        call_->uuid(d, text.data(), longest_text) != nvml_success) {
+      continue;
+    }
+    if (const memory_limits l = limits_of(text.data(), group); l.any()) {
+      out.emplace_back(text.data(), l);
+    }
+  }
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stillmap/vmm/memory_limits.h"
@@ -33,6 +34,8 @@ class nvml {
  public:
   // Errors: exit_not_found (there is no NVML, or it does not start: no driver).
   static outcome<std::unique_ptr<nvml>> open();
+  // The same where it has memory limits. Errors: also exit_not_found (it is of before CUDA 13.4; it is not started).
+  static outcome<std::unique_ptr<nvml>> open_with_limits();
   ~nvml();
   nvml(const nvml &) = delete;
 
@@ -42,9 +45,12 @@ class nvml {
   // also where the driver keeps them, as on kernels without the controller dmem. Without limits, or with an NVML of
   // before CUDA 13.4: none.
   memory_limits limits_of(const std::string &uuid, const std::string &group) const;
+  // Of all devices that have some, by UUID.
+  std::vector<std::pair<std::string, memory_limits>> all_limits(const std::string &group) const;
 
  private:
   struct functions;
+  static outcome<std::unique_ptr<nvml>> open(bool needs_limits);
   explicit nvml(std::unique_ptr<functions> f);
   std::unique_ptr<functions> call_;
 };

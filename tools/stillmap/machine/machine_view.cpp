@@ -77,7 +77,7 @@ answer answer_of(std::string socket, const control::queried_status &q) {
   // Not what the task says of itself, nor its socket's name.
   t.process.pid = q.server ? q.server->pid : 0;
   if (!q.status) {
-    t.trouble = q.status.error().is(errc::busy) ? "no answer" : q.status.error().message();
+    t.trouble = q.status.error().is(errc::busy) ? "no answer" : failure(q.status.error()).line;
     return out;
   }
   const control::process_status &s = *q.status;
@@ -105,17 +105,14 @@ answer answer_of(std::string socket, const control::queried_status &q) {
 using process_waits = std::map<std::uint32_t, quota_wait>;
 
 // Who waits in a quota, by process, and whom each has asked since. Nullopt: it cannot be read.
-std::optional<process_waits> waits_in(const std::string &name) {
+std::optional<process_waits> waits_in(const std::string &name, uid_t owner) {
   process_waits out;
-  const auto stats = shared_quota::stats_of(name);
-  if (!stats) return std::nullopt;
-  for (const quota_participant &p : stats->participants) {
+  const auto seen = shared_quota::observe(name, owner);
+  if (!seen) return std::nullopt;
+  for (const quota_participant &p : seen->stats.participants) {
     if (p.waiting != 0) out[p.process].bytes = p.waiting;
   }
-  if (out.empty()) return out;
-  const auto events = shared_quota::events_of(name);
-  if (!events) return std::nullopt;
-  for (const quota_event &e : *events) {
+  for (const quota_event &e : seen->events) {
     if (e.action == quota_action::waits) {
       if (const auto w = out.find(e.process); w != out.end()) w->second.asked.clear();
     } else if (e.action == quota_action::asked) {
@@ -129,31 +126,27 @@ std::optional<process_waits> waits_in(const std::string &name) {
   return out;
 }
 
-// The waits of the quotas that tasks name. A name that is a path is not followed: a task may give any.
+// The waits of the quotas that tasks name. A name that is a path is not followed: a task may give any. The file has to
+// be of the task's user: what another one has written is not believed of it.
 class quota_waits {
  public:
   // Nullopt: it takes part in none, or in one that this user cannot read.
   std::optional<quota_wait> of(const task_view &t) {
-    if (!t.memory || t.memory->quota.empty()) return std::nullopt;
-    const std::string &name = t.memory->quota;
-    if (name.find('/') != std::string::npos || (read_.size() == most && !read_.contains(name)))
-      return std::nullopt;
-    const auto q = read_.try_emplace(name);
-    // One that was locked too long is not waited for again, whatever other names there are.
-    if (q.second && !gave_up_) {
-      const auto begun = std::chrono::steady_clock::now();
-      q.first->second = waits_in(name);
-      gave_up_ = std::chrono::steady_clock::now() - begun >= shared_quota::lock_timeout;
-    }
+    if (!t.memory || t.memory->quota.empty() || t.process.start_time == 0) return std::nullopt;
+    const key which{t.memory->quota, t.process.uid};
+    if (read_.size() == most && !read_.contains(which)) return std::nullopt;
+    const auto q = read_.try_emplace(which);
+    if (q.second) q.first->second = waits_in(which.first, which.second);
     if (!q.first->second) return std::nullopt;
     const auto w = q.first->second->find(static_cast<std::uint32_t>(t.process.pid));
-    return w != q.first->second->end() ? w->second : quota_wait();
+    if (w == q.first->second->end()) return quota_wait();
+    return w->second.bytes <= most_addresses ? w->second : quota_wait();
   }
 
  private:
+  using key = std::pair<std::string, uid_t>;
   static constexpr std::size_t most = 64;
-  std::map<std::string, std::optional<process_waits>> read_;
-  bool gave_up_ = false;
+  std::map<key, std::optional<process_waits>> read_;
 };
 
 // A view that is made.

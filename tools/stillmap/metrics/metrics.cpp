@@ -178,7 +178,8 @@ void add_metrics_command(command &root) {
   c.text("--textfile", o.textfile, "FILE",
          "write a file for node_exporter's textfile collector instead, again and again");
   c.number("--interval", o.interval, 1.0, 86400.0, "SECONDS",
-           "how long from one file to the next (default: 15)");
+           "how long from one file to the next (default: 15)")
+      .with("--textfile");
   c.flag("--once", o.once, "print the metrics, or write the file, once");
 }
 

@@ -9,6 +9,7 @@
 #include "stillmap/vmm/base/json_writer.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/size.h"
+#include "tools/stillmap/quota/minimum.h"
 #include "tools/stillmap/quota/quota_commands.h"
 
 namespace stillmap::tool {
@@ -39,6 +40,9 @@ outcome<quota_terms> terms_of(const quota_set_options &o, std::optional<std::int
   if (o.minimum != UINT64_MAX) out.minimum = o.minimum;
   if (o.maximum != UINT64_MAX) out.maximum = o.maximum;
   if (priority) out.priority = *priority;
+  if (o.minimum != UINT64_MAX) {
+    STILLMAP_RETURN_IF_ERROR(check_minimum(o.name, out, now, found->process));
+  }
   return out;
 }
 

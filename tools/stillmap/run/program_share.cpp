@@ -10,6 +10,7 @@
 #include "stillmap/allocators/device_share.h"
 #include "stillmap/allocators/shared_quota.h"
 #include "stillmap/vmm/base/try.h"
+#include "tools/stillmap/quota/minimum.h"
 
 namespace stillmap::tool {
 namespace {
@@ -34,6 +35,7 @@ outcome<void> check(const share_settings &s) {
   const auto there = shared_quota::stats_of(s.name);
   const bool is_new = !there && there.error().code == std::errc::no_such_file_or_directory;
   if (is_new && s.limit == 0) return check_folder(s.name);
+  if (there) STILLMAP_RETURN_IF_ERROR(check_minimum("--share " + s.name, s.terms, *there));
   // Of one that exists, the limit is what is there; where nobody takes part, the program sets it.
   const auto joined = shared_quota::open(s.name, {.limit = is_new ? s.limit : 0, .terms = s.terms});
   if (!joined) return fail(joined.error().about("--share " + s.name));
@@ -43,10 +45,7 @@ outcome<void> check(const share_settings &s) {
 }  // namespace
 
 outcome<std::vector<std::string>> variables_of(const program_share &given) {
-  if (given.quota.empty()) {
-    if (given.minimum == 0 && given.priority == 0) return std::vector<std::string>{};
-    return fail(exit_usage, "--minimum and --priority are terms of a quota: they go with --share");
-  }
+  if (given.quota.empty()) return std::vector<std::string>{};
   auto share = parse_share(given.quota, "--share");
   if (!share) return fail(share.error());
   // The program may change its folder.

@@ -17,7 +17,8 @@ struct program_share {
 
 // The variables that make the program take part. Joins the quota and leaves it, so that what would fail fails here; a
 // quota that does not exist yet is created if it has a limit.
-// Errors: exit_usage (the name; terms without a quota; terms that do not fit the others'), those of shared_quota::open.
+// Errors: exit_usage (the name; terms that contradict each other), exit_failed (the minima of others leave less than the
+//         minimum), those of shared_quota::open.
 outcome<std::vector<std::string>> variables_of(const program_share &s);
 
 }  // namespace stillmap::tool

@@ -18,6 +18,7 @@
 #include "tools/stillmap/cli/commands.h"
 #include "tools/stillmap/common/run_program.h"
 #include "tools/stillmap/common/text.h"
+#include "tools/stillmap/run/driver_limits.h"
 #include "tools/stillmap/run/loadable_program.h"
 #include "tools/stillmap/run/program_report.h"
 #include "tools/stillmap/run/program_share.h"
@@ -100,8 +101,6 @@ outcome<void> check_service(const std::string &library) {
 
 // With absolute paths, as the program may change its folder.
 outcome<std::string> check_audit(const run_options &o) {
-  if (!o.audit.empty() && !o.control)
-    return fail(exit_usage, "--audit: it is of use with --control only");
   std::vector<std::string> targets = split(o.audit, ',');
   for (std::string &t : targets) {
     if (!t.empty() && t != "journald" && !t.starts_with("journald:")) t = fs::absolute(t).string();
@@ -111,7 +110,8 @@ outcome<std::string> check_audit(const run_options &o) {
   return all;
 }
 
-outcome<std::vector<std::string>> variables_of(const run_options &o, const std::string &reports) {
+outcome<std::vector<std::string>> variables_of(const run_options &o, const std::string &reports,
+                                               const driver_limits &limits) {
   STILLMAP_ASSIGN_OR_RETURN(const std::string library, find_library());
   STILLMAP_RETURN_IF_ERROR(check_service(library));
   std::string preload = "LD_PRELOAD=" + library;
@@ -121,6 +121,7 @@ outcome<std::vector<std::string>> variables_of(const run_options &o, const std::
   }
   std::vector<std::string> out{preload, "STILLMAP_PRELOAD_STATS=" + reports + "/%p"};
   if (o.limit != 0) out.push_back(fmt::format("STILLMAP_PRELOAD_LIMIT={}", o.limit));
+  if (!limits.variable.empty()) out.push_back(limits.variable);
   if (!o.allocator.empty()) out.push_back("STILLMAP_PRELOAD_ALLOCATOR=" + o.allocator);
   program_share share = o.share;
   share.maximum = o.limit;
@@ -176,7 +177,11 @@ outcome<exit_status> run_run(const run_options &o) {
   STILLMAP_RETURN_IF_ERROR(check_address(o.address));
   STILLMAP_ASSIGN_OR_RETURN(const std::string program, find_loadable_program(o.program[0]));
   STILLMAP_ASSIGN_OR_RETURN(const auto reports, temporary_folder::create());
-  STILLMAP_ASSIGN_OR_RETURN(const auto variables, variables_of(o, reports.path()));
+  const driver_limits limits = read_driver_limits();
+  STILLMAP_ASSIGN_OR_RETURN(const auto variables, variables_of(o, reports.path(), limits));
+  for (const std::string &line : limits.lines) {
+    if (!o.quiet) fmt::print(stderr, "stillmap: {}\n", line);
+  }
   STILLMAP_ASSIGN_OR_RETURN(const int status, run_program(o.program, variables));
   const program_report r = read_reports(reports.path());
   print_report(o, status, r);
@@ -195,15 +200,18 @@ void add_run_command(command &root) {
       "is served by Stillmap, all else by the driver. The exit status is the program's, or 128 and "
       "the number of the signal that ended it; one of those below if the program was not started.");
   c.ends_with_program = true;
-  c.size("--limit", o.limit, "the most memory the program gets, on each device");
+  c.size("--limit", o.limit,
+         "the most memory the program gets, on each device; less where the driver limits its "
+         "control group (CUDA's MPS v3), as NVML says");
   c.text(
       "--share", o.share.quota, "QUOTA[:LIMIT]",
       "take part in a shared quota of the device: programs that do ask each other for memory. The "
       "limit is that of all of them, where nobody takes part yet (default: the device's memory); "
       "--limit is the program's own maximum");
   c.number("--priority", o.share.priority, INT_MIN, INT_MAX, "N",
-           "with --share: it is served before those of lower priority (default: 0)");
-  c.size("--minimum", o.share.minimum, "with --share: what it gets whatever others hold");
+           "it is served before those of lower priority (default: 0)")
+      .with("--share");
+  c.size("--minimum", o.share.minimum, "what it gets whatever others hold").with("--share");
   c.text("--allocator", o.allocator, "stillmap|driver",
          "who serves the program's memory; driver: limit, figures and report work as with "
          "stillmap, to compare both (default: stillmap)");
@@ -211,8 +219,9 @@ void add_run_command(command &root) {
   c.flag("--control", o.control,
          "obey an operator: stillmap task list, suspend, resume, snapshot, restore");
   c.text("--audit", o.audit, "FILE|journald",
-         "with --control: record each request of an operator, as a line of JSON or in systemd's "
-         "journal; both, with a comma between them");
+         "record each request of an operator, as a line of JSON or in systemd's journal; both, "
+         "with a comma between them")
+      .with("--control");
   c.text("--address", o.address, "HEX",
          "where the addresses of its memory should begin (default with --control: 0x140000000000, "
          "so that a program that is started again can be restored)");

@@ -13,6 +13,7 @@
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/text.h"
+#include "tools/stillmap/task/request.h"
 
 namespace stillmap::tool {
 namespace {
@@ -63,27 +64,51 @@ control::client client_for(const std::string &socket, const std::stop_token &giv
   return control::client(socket, options);
 }
 
+bool is_meant(const control::tag_status &t, const tag_request &what) {
+  return what.memory.all ? !t.tag.empty() : t.tag == what.memory.tag;
+}
+
 // Tags with memory that the request is about. Memory that is published stays mapped.
 std::vector<std::string> tags_for(const control::process_status &s, const tag_request &what) {
   std::vector<std::string> out;
   std::uint64_t bytes = 0;
   for (const control::tag_status &t : s.tags) {
-    if (what.memory.all ? t.tag.empty() : t.tag != what.memory.tag) continue;
     const std::uint64_t there = what.suspends ? t.mapped_bytes : t.suspended_bytes;
-    if (there != 0) out.push_back(t.tag);
+    if (!is_meant(t, what) || there == 0) continue;
+    out.push_back(t.tag);
     bytes += there;
   }
   const bool only_published = what.suspends && bytes <= s.published_bytes;
   return only_published ? std::vector<std::string>() : out;
 }
 
-task_answer ask_one(const control::client &task, const tag_request &what,
-                    std::vector<std::string> &tags) {
-  STILLMAP_ASSIGN_OR_RETURN(const auto s, task.status());
-  tags = tags_for(s, what);
-  if (tags.empty() && s.omitted_tags == 0) return std::nullopt;
-  if (what.suspends) return task.suspend(what.memory);
-  return what.memory.all ? task.resume_all() : task.resume(what.memory.tag);
+// Of a task for which tags_for() has none.
+std::string describe(const control::process_status &s, const tag_request &what) {
+  if (!what.suspends) return "not suspended";
+  bool is_mapped = false;
+  std::vector<std::string> stores;
+  for (const control::tag_status &t : s.tags) {
+    if (!is_meant(t, what)) continue;
+    is_mapped = is_mapped || t.mapped_bytes != 0;
+    if (t.suspended_bytes == 0) continue;
+    const std::string store = t.store ? name_of(*t.store) : "by the program";
+    if (std::find(stores.begin(), stores.end(), store) == stores.end()) stores.push_back(store);
+  }
+  if (!stores.empty()) return "suspended already (" + join(stores, ", ") + ")";
+  return is_mapped ? "published, which stays mapped" : "no memory is mapped";
+}
+
+status check_store(const control::process_status &s, const tag_request &what) {
+  for (const control::tag_status &t : s.tags) {
+    const bool is_elsewhere =
+        t.suspended_bytes != 0 && t.store && *t.store != what.memory.store && is_meant(t, what);
+    if (!is_elsewhere) continue;
+    const auto e =
+        make_error(errc::busy, "the memory is suspended already, elsewhere: resume it first");
+    return tl::unexpected(e.value().with(
+        {.where = t.tag, .found = name_of(*t.store), .expected = name_of(what.memory.store)}));
+  }
+  return {};
 }
 
 // A request that was given up while it was carried out, or at that moment, goes on to its end.
@@ -128,6 +153,22 @@ failure failure_of(const std::string &socket, const error &e, std::chrono::milli
 
 }  // namespace
 
+status ask_task(const control::client &task, const tag_request &what, answered_task &t) {
+  STILLMAP_ASSIGN_OR_RETURN(const auto s, task.status());
+  t.knows_tag = s.omitted_tags != 0 || std::any_of(s.tags.begin(), s.tags.end(),
+                                                   [&](auto &tag) { return is_meant(tag, what); });
+  if (what.suspends && what.store_is_given) STILLMAP_RETURN_IF_ERROR(check_store(s, what));
+  t.tags = tags_for(s, what);
+  if (t.tags.empty() && s.omitted_tags == 0) {
+    t.as_it_is = describe(s, what);
+    return {};
+  }
+  STILLMAP_ASSIGN_OR_RETURN(t.done, what.suspends     ? task.suspend(what.memory)
+                                    : what.memory.all ? task.resume_all()
+                                                      : task.resume(what.memory.tag));
+  return {};
+}
+
 std::string undo_each(const std::vector<answered_task> &done, const tag_request &what,
                       std::chrono::milliseconds timeout) {
   std::vector<char> undone(done.size());
@@ -152,23 +193,21 @@ outcome<std::vector<answered_task>> ask_each(const std::vector<std::string> &soc
                                              std::chrono::milliseconds timeout,
                                              std::chrono::milliseconds undo_timeout) {
   std::vector<answered_task> out;
-  for (const std::string &socket : sockets) out.push_back({socket, std::nullopt, {}});
+  for (const std::string &socket : sockets) out.emplace_back().socket = socket;
   const operation_scope scope("stillmap task");
-  std::vector<task_answer> answers(sockets.size(),
-                                   make_system_error(EAGAIN, "no thread could be created"));
+  std::vector<status> answers(sockets.size(),
+                              make_system_error(EAGAIN, "no thread could be created"));
   const concurrent_calls asked(
       sockets.size(),
       [&](std::size_t i, const std::stop_token &given_up) {
         answers[i] = with_host_memory(
-            [&] { return ask_one(client_for(sockets[i], given_up), what, out[i].tags); });
+            [&] { return ask_task(client_for(sockets[i], given_up), what, out[i]); });
       },
       timeout);
   std::optional<std::size_t> failed;
   for (std::size_t i = 0; i < sockets.size(); ++i) {
-    if (answers[i]) {
-      out[i].done = *answers[i];
-    } else if (!failed ||
-               (is_given_up(answers[*failed].error()) && !is_given_up(answers[i].error()))) {
+    if (answers[i]) continue;
+    if (!failed || (is_given_up(answers[*failed].error()) && !is_given_up(answers[i].error()))) {
       failed = i;
     }
   }

@@ -12,20 +12,25 @@
 
 namespace stillmap::tool {
 
-// Of one task; nullopt: there was nothing to do.
-using task_answer = result<std::optional<checkpoint::suspended_tag>>;
-
 // What is asked of each task: to suspend memory that is mapped, or to resume what is suspended.
 struct tag_request {
   bool suspends = true;
   control::suspend_request memory{.all = true};  // of a resume: its tag, or all
+  bool store_is_given = false;  // what is suspended elsewhere is not as it should be
 };
 
 struct answered_task {
   std::string socket;
+  // Nullopt: the memory is as it should be, and `as_it_is` says how: "suspended already (pinned)".
   std::optional<checkpoint::suspended_tag> done;
+  std::string as_it_is;
   std::vector<std::string> tags;  // that it had to suspend or to resume
+  bool knows_tag = false;         // that was asked for; of all tags: that there are any
 };
+
+// Asks one task. Sets all of `t` but its socket.
+// Errors: busy (what is suspended already is in another store than the given one), the client's.
+status ask_task(const control::client &task, const tag_request &what, answered_task &t);
 
 // Every task is asked by a thread of its own. Those that have not answered in `timeout` are given up: a request that
 // has not begun by then is not carried out.

@@ -34,6 +34,7 @@ void print(const handoff_receive_options &o, const checkpoint::memory_layout &l,
 
 outcome<exit_status> receive_and_hold(const handoff_receive_options &o) {
   if (!o.hold && !o.save.empty()) return fail(exit_usage, "either --free or --save");
+  if (!o.hold && !o.control.empty()) return fail(exit_usage, "either --free or --control");
   STILLMAP_RETURN_IF_ERROR(check_save(o.save));
   STILLMAP_ASSIGN_OR_RETURN(auto waiter, signal_waiter::create());
   signal_waiter &end = *waiter;

@@ -42,7 +42,7 @@ void print_json(const std::vector<task_found> &all) {
   for (const task_found &t : all) {
     json.begin_object().field("socket", t.socket);
     if (!t.status) {
-      json.nothing("pid").field("error", printable(t.status.error().message())).end();
+      json.nothing("pid").field("error", failure(t.status.error()).line).end();
       continue;
     }
     json.field("pid", t.status->pid).field("device", t.status->device);
@@ -92,7 +92,7 @@ outcome<exit_status> run_task_list(const task_list_options &o) {
   for (const task_found &t : all) {
     if (!t.status) {
       fmt::print("{:<{}}  {:>8}  {}\n", printable(t.socket), width, "-",
-                 printable(t.status.error().message()));
+                 failure(t.status.error()).line);
       continue;
     }
     std::uint64_t mapped = t.status->omitted_mapped_bytes;

@@ -8,6 +8,7 @@
 #include "stillmap/checkpoint/migration/tls.h"
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/common/text.h"
+#include "tools/stillmap/task/address.h"
 #include "tools/stillmap/task/identity.h"
 #include "tools/stillmap/task/request.h"
 
@@ -172,6 +173,22 @@ outcome<exit_status> process_status(const migrate_status_options &o) {
   return exit_ok;
 }
 
+// The control socket that `place`, which is no folder, means.
+outcome<std::string> socket_of(const std::string &place) {
+  STILLMAP_ASSIGN_OR_RETURN(std::string socket, resolve_task(place));
+  if (socket.starts_with('@')) return socket;
+  std::error_code ignored;
+  const auto type = std::filesystem::status(socket, ignored).type();
+  if (type == std::filesystem::file_type::not_found) {
+    return fail(exit_not_found,
+                socket + ": there is neither a folder of records nor a socket of this name");
+  }
+  if (type == std::filesystem::file_type::regular) {
+    return fail(exit_not_found, socket + ": it is neither a folder of records nor a socket");
+  }
+  return socket;
+}
+
 // Resolves a task whose process has ended: any process on its machine may ask.
 outcome<exit_status> resolve_record(const migrate_resolve_options &o,
                                     const migration::task_id &task) {
@@ -227,7 +244,12 @@ outcome<exit_status> resolve_record(const migrate_resolve_options &o,
 }  // namespace
 
 outcome<exit_status> run_migrate_status(const migrate_status_options &o) {
-  return std::filesystem::is_directory(o.place) ? records_status(o) : process_status(o);
+  if (std::filesystem::is_directory(o.place)) return records_status(o);
+  if (!o.task.empty())
+    return fail(exit_usage, o.place + ": HEX has an effect only with a folder of records");
+  migrate_status_options one = o;
+  STILLMAP_ASSIGN_OR_RETURN(one.place, socket_of(o.place));
+  return process_status(one);
 }
 
 outcome<exit_status> run_migrate_resolve(const migrate_resolve_options &o) {
@@ -237,11 +259,16 @@ outcome<exit_status> run_migrate_resolve(const migrate_resolve_options &o) {
     STILLMAP_RETURN_IF_ERROR(check_identity(o.identity));
     return resolve_record(o, task);
   }
-  if (o.identity.given() || !task.is_zero() || !o.to.empty()) {
-    return fail(exit_usage, o.place + ": a process needs neither --task nor --to nor credentials");
+  if (o.identity.given() || !task.is_zero() || !o.to.empty() || !o.decider.empty() ||
+      o.certificate_replaced) {
+    return fail(exit_usage,
+                o.place +
+                    ": a process needs neither --task nor --to nor credentials, nor "
+                    "--decider and --certificate-replaced: those are for a folder of records");
   }
-  STILLMAP_ASSIGN_OR_RETURN(const auto sent, about(control::client(o.place).resolve(), o.place));
-  return print_sent(sent, o.place, o.json, true);
+  STILLMAP_ASSIGN_OR_RETURN(const std::string socket, socket_of(o.place));
+  STILLMAP_ASSIGN_OR_RETURN(const auto sent, about(control::client(socket).resolve(), socket));
+  return print_sent(sent, socket, o.json, true);
 }
 
 }  // namespace stillmap::tool

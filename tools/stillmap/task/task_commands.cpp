@@ -1,5 +1,7 @@
 #include "tools/stillmap/task/task_commands.h"
 
+#include <fmt/format.h>
+
 #include "stillmap/vmm/base/try.h"
 #include "tools/stillmap/cli/commands.h"
 #include "tools/stillmap/task/address.h"
@@ -9,21 +11,24 @@ namespace {
 
 constexpr const char *tags_help = "send or save the memory of this tag; can be repeated";
 
+constexpr const char *task_help =
+    "the control socket of the process: a path, or an abstract name after '@'. Or the one task "
+    "that is meant by a process id, job:ID (of Slurm), name:PROGRAM, user:USER, pod:UID or "
+    "container:ID";
+
 void add_socket(command &c, std::string &socket) {
-  c.argument(socket, "TASK",
-             "the control socket of the process: a path, or an abstract name after '@'. Or the one "
-             "task that is meant by a "
-             "process id, job:ID (of Slurm), name:PROGRAM, user:USER, pod:UID or container:ID")
-      .required();
+  c.argument(socket, "TASK", task_help).required();
   c.run = [run = c.run, &socket]() -> outcome<exit_status> {
     STILLMAP_ASSIGN_OR_RETURN(socket, resolve_task(socket));
     return run();
   };
 }
 
+constexpr const char *listening_help = "how long to wait until the process listens (default: 0)";
+
 void add_task(command &c, task_options &into) {
   add_socket(c, into.socket);
-  add_timeout_option(c, into.timeout, "how long to wait until the process listens (default: 0)");
+  add_timeout_option(c, into.timeout, listening_help);
 }
 
 void add_list(command &group) {
@@ -49,31 +54,42 @@ void add_status(command &group) {
   c.json(o.json);
 }
 
-// Of a request to the one task that is meant, or to each of them.
-void add_tasks(command &c, task_suspend_options &o) {
+// Of a request to the one task that is meant, or to each of them. Call it first: a `run` that is there takes the text
+// of TASK as it is with --each, and else the socket.
+template <class Options>
+void add_tasks(command &c, Options &o, const std::string &each_help,
+               const std::string &within_help) {
   const auto run_it = c.run;
-  add_task(c, o.task);
+  add_socket(c, o.task.socket);
   const auto run_at_one = c.run;
-  c.flag("--each", o.each,
-         "every task that is meant, all at once: all of them, or none. Those that have nothing to "
-         "do count as done");
+  c.flag("--each", o.each, each_help);
   c.number("--within", o.within, 0.001, 86400.0, "SECONDS",
-           "with --each: give up what has not answered by then (default: 60)");
+           fmt::format("{} (default: {})", within_help, o.within))
+      .with("--each");
   c.run = [run_it, run_at_one, &o] { return o.each ? run_it() : run_at_one(); };
+}
+
+void add_suspend_tasks(command &c, task_suspend_options &o) {
+  add_tasks(c, o, "every task that is meant, all at once: all of them, or none",
+            "give up what has not answered by then");
+  add_timeout_option(c, o.task.timeout, listening_help);
+  c.argument(o.tag, "TAG", "the tag");
 }
 
 void add_suspend(command &group) {
   const auto [c, o] = group.add("suspend", run_task_suspend,
                                 "Suspends a tag of a task. The process stops its work on the tag "
-                                "and releases its device memory, until stillmap task resume.");
-  add_tasks(c, o);
-  c.argument(o.tag, "TAG", "the tag");
+                                "and releases its device memory, until stillmap task resume. What "
+                                "is suspended already stays so, and is no failure: the line says "
+                                "\"nothing to do\", and the exit status is 0.");
+  add_suspend_tasks(c, o);
   c.flag("--all", o.all, "suspend every tag that has memory: all of them, or none");
   c.text("--to", o.to, "pinned|file|discard",
          "the backing store of the contents: pinned host memory (default), a file, or none: "
-         "discarded contents are lost");
+         "discarded contents are lost. What is suspended elsewhere has to be resumed first");
   c.text("--directory", o.directory, "DIR",
-         "the directory of the file (default: the process's $TMPDIR, else /tmp)");
+         "the directory of the file (default: the process's $TMPDIR, else /tmp)")
+      .with("--to file");
   c.json(o.json);
 }
 
@@ -81,9 +97,9 @@ void add_resume(command &group) {
   const auto [c, o] = group.add(
       "resume", run_task_resume,
       "Resumes a suspended tag of a task. Its memory is mapped again at the same addresses, with "
-      "its contents. If the device has too little memory, the tag stays suspended.");
-  add_tasks(c, o);
-  c.argument(o.tag, "TAG", "the tag");
+      "its contents. If the device has too little memory, the tag stays suspended. What is not "
+      "suspended is no failure: the line says \"nothing to do\", and the exit status is 0.");
+  add_suspend_tasks(c, o);
   c.flag("--all", o.all, "resume every suspended tag");
   c.json(o.json);
 }
@@ -107,8 +123,8 @@ void add_snapshot(command &group) {
          "public half, for --signed-by");
   c.flag("--replace", o.what.replace, "overwrite the image if it exists");
   c.flag("--force", o.what.force,
-         "with --replace: even if other images in its folder build on it, which cannot be read "
-         "then");
+         "even if other images in its folder build on it, which cannot be read then")
+      .with("--replace");
   c.flag("--no-verify", o.what.verify, "do not read the image back before it gets its name", false);
   c.json(o.json);
 }
@@ -270,14 +286,8 @@ void add_migrate_send(command &group) {
                 "receive waits. The process runs meanwhile, and stops only for its last changes. "
                 "Interrupting this command cancels the migration, until the intent is on record. "
                 "The process reads the files, with its own rights.");
-  const auto run_it = c.run;
-  add_socket(c, o.task.socket);
-  const auto run_at_one = c.run;
-  c.flag("--each", o.each,
-         "every task that is meant, to a receiver of its own: all of them move, or none");
-  c.number("--within", o.within, 0.001, 86400.0, "SECONDS",
-           "with --each: give up if not all can be stopped by then (default: 600)");
-  c.run = [run_it, run_at_one, &o = o] { return o.each ? run_it() : run_at_one(); };
+  add_tasks(c, o, "every task that is meant, to a receiver of its own: all of them move, or none",
+            "give up if not all can be stopped by then");
   add_tag_option(c, o.what.tags, tags_help);
   c.flag("--all", o.what.all, "send all memory that has a tag");
   c.text("--to", o.what.to, "ADDRESS",
@@ -310,10 +320,10 @@ void add_migrate_status(command &group) {
       group.add("status", run_migrate_status,
                 "Prints the owners of tasks by their records, or a migration's progress. For a "
                 "folder of records it also says whether a process holds a task, and what to do "
-                "about one in doubt. For a socket it prints the progress.");
-  c.argument(o.place, "DIR|SOCKET", "a folder of ownership records, or a control socket")
+                "about one in doubt. For a running task it prints the progress.");
+  c.argument(o.place, "DIR|TASK", "a folder of ownership records; or " + std::string(task_help))
       .required();
-  c.argument(o.task, "HEX", "this task only: its id, or the beginning of it");
+  c.argument(o.task, "HEX", "of a folder, this task only: its id, or the beginning of it");
   c.json(o.json);
 }
 
@@ -329,9 +339,9 @@ void add_migrate_resolve(command &group) {
   const auto [c, o] = group.add(
       "resolve", run_migrate_resolve,
       "Asks the other end for the outcome of a migration in doubt. It is put on record. For a "
-      "socket: the process asks, and continues if it owns the memory. For a folder of records, if "
-      "the process has ended: this command asks (needs --task and our credentials).");
-  c.argument(o.place, "SOCKET|DIR", "a control socket, or a folder of ownership records")
+      "running task: the process asks, and continues if it owns the memory. For a folder of "
+      "records, if the process has ended: this command asks (needs --task and our credentials).");
+  c.argument(o.place, "DIR|TASK", "a folder of ownership records; or " + std::string(task_help))
       .required();
   c.text("--task", o.id, "HEX", "the task's id");
   c.text("--to", o.to, "ADDRESS", "its receiver: HOST:PORT (default: the one on record)");

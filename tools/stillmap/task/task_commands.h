@@ -41,8 +41,8 @@ outcome<exit_status> run_task_status(const task_status_options &o);
 
 struct task_suspend_options {
   task_options task;
-  std::string tag, to = "pinned", directory;
-  double within = 60;  // seconds, of `each`
+  std::string tag, to, directory;  // `to` is empty: in pinned memory, or where it is already
+  double within = 60;              // seconds, of `each`
   bool all = false, each = false, json = false;
 };
 outcome<exit_status> run_task_suspend(const task_suspend_options &o);

@@ -60,7 +60,7 @@ void task_requests::start(const task_view &t, what w) {
     const std::string text =
         done ? fmt::format("{} of {}: {}", w == what::suspend ? "suspended" : "resumed", pid,
                            format_bytes(done->bytes))
-             : printable(done.error().message());
+             : failure(done.error().about(socket)).line;
     const std::lock_guard lock(state->mutex);
     state->message = text;
     state->at = std::chrono::steady_clock::now();

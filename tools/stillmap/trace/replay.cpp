@@ -243,8 +243,6 @@ outcome<exit_status> replay_one(const trace_replay_options &o, const device_trac
 }  // namespace
 
 outcome<exit_status> run_trace_replay(const trace_replay_options &o) {
-  if (o.every_byte && !o.verify) return fail(exit_usage, "--every-byte needs --verify");
-  if (!o.beside.empty() && o.map.empty()) return fail(exit_usage, "--beside needs --map");
   const bool settings = o.max_split_size != 0 || o.roundup_power2_divisions != 0;
   if (settings && !o.allocator.starts_with("segments") && !o.allocator.starts_with("torch")) {
     return fail(exit_usage, fmt::format("--max-split-size and --roundup-power2-divisions are "

@@ -67,14 +67,15 @@ void add_replay(command &group) {
   c.flag("--verify", o.verify,
          "write a pattern to the ends of every block and around every page boundary in it, and "
          "check it before the block is freed");
-  c.flag("--every-byte", o.every_byte, "with --verify: write and check every byte");
+  c.flag("--every-byte", o.every_byte, "write and check every byte").with("--verify");
   c.number("--shrink", o.shrink, 1u, max_count, "N",
            "divide every size by N, to verify a large program on a machine with less memory");
   c.text("--map", o.map, "FILE",
          "write a map of the heap at its peak in the last iteration, or where it ran out of "
          "memory: FILE.svg and .html are pictures, .json is data, .pickle is for PyTorch's viewer");
   c.text("--beside", o.beside, "NAME",
-         "with --map, in a picture: replay this allocator too and draw it beside the first");
+         "in a picture: replay this allocator too and draw it beside the first")
+      .with("--map");
   c.json(o.json);
   c.notes = "ALLOCATORS:\n";
   for (const target_kind &k : target_kinds()) {
@@ -138,7 +139,8 @@ void add_soak(command &group) {
   c.number("--rate", o.rate, 0.001, 100000.0, "N",
            "random requests per second, on average (default: 5)");
   c.number("--speed", o.speed, 0.001, 100000.0, "N",
-           "replay recorded requests N times as fast as they arrived");
+           "replay recorded requests N times as fast as they arrived")
+      .with("REQUESTS");
   c.number("--seed", o.seed, std::uint64_t{0}, UINT64_MAX, "N",
            "seed of the random requests (default: 1)");
   c.size("--capacity", o.capacity, "bytes of device memory (default: all of the device's)");
