@@ -73,11 +73,11 @@ std::uint32_t block_arena::cell_of(block_id b) const {
   return static_cast<std::uint32_t>(b * layout_.block_stride() / layout_.page_bytes());
 }
 
-block_id block_arena::first_block(std::uint32_t cell) const {
+block_id block_arena::first_block(std::uint32_t c) const {
   if (layout_.block_stride() >= layout_.page_bytes()) {
-    return std::min(cell, static_cast<block_id>(blocks_));
+    return std::min(c, static_cast<block_id>(blocks_));
   }
-  const std::size_t first = divide_up(cell * layout_.page_bytes(), layout_.block_stride());
+  const std::size_t first = divide_up(c * layout_.page_bytes(), layout_.block_stride());
   return static_cast<block_id>(std::min(first, blocks_));
 }
 

@@ -155,24 +155,22 @@ class block_arena {
   block_arena(kv::layout l, std::unique_ptr<group_store> store, const block_arena_options &options);
 
   std::uint32_t cell_of(block_id b) const;
-  block_id first_block(std::uint32_t cell) const;
-  std::uint32_t blocks_of(std::uint32_t cell) const {
-    return first_block(cell + 1) - first_block(cell);
-  }
+  block_id first_block(std::uint32_t c) const;
+  std::uint32_t blocks_of(std::uint32_t c) const { return first_block(c + 1) - first_block(c); }
   std::uint32_t free_blocks_of(std::uint32_t c) const {
     return blocks_of(c) - cells_[c].used - cells_[c].cached;
   }
-  std::size_t list_of(std::uint32_t cell) const;
-  void link(std::uint32_t cell);
-  void unlink(std::uint32_t cell);
+  std::size_t list_of(std::uint32_t c) const;
+  void link(std::uint32_t c);
+  void unlink(std::uint32_t c);
   template <class Change>
-  void change(std::uint32_t cell, const Change &change);
-  void add_memory(std::uint32_t cell);
-  void remove_memory(std::uint32_t cell);
+  void change(std::uint32_t c, const Change &change);
+  void add_memory(std::uint32_t c);
+  void remove_memory(std::uint32_t c);
   std::uint32_t next_cell_without_memory();
   void take_ready();
   std::uint32_t choose_cell(std::size_t wanted) const;
-  std::size_t take(std::uint32_t cell, std::span<block_id> out);
+  std::size_t take(std::uint32_t c, std::span<block_id> out);
   status check(block_id b) const;
   status copy(std::span<const block_move> moves, stream_ref stream) const;
   status release_one(block_id b, contents then);

@@ -133,14 +133,14 @@ class sequence_arena {
   sequence_arena(kv::layout l, std::unique_ptr<group_store> store,
                  const sequence_arena_options &options, std::size_t slots);
 
-  std::uint32_t group(std::uint32_t slot, std::size_t i) const {
-    return static_cast<std::uint32_t>(slot * groups_per_slot_ + i);
+  std::uint32_t group(std::uint32_t n, std::size_t i) const {
+    return static_cast<std::uint32_t>(n * groups_per_slot_ + i);
   }
   std::size_t groups_for(std::size_t tokens) const { return layout_.pages_of(0, tokens).count; }
   status check(sequence_id s) const;
   result<std::uint32_t> take_slot(bool with_memory);
-  void grow(std::uint32_t slot, std::uint32_t groups);
-  void shrink(std::uint32_t slot, std::uint32_t groups);
+  void grow(std::uint32_t i, std::uint32_t groups);
+  void shrink(std::uint32_t i, std::uint32_t groups);
   void trim_spare(std::size_t groups);
   void take_ready();
   status copy_tails(stream_ref stream);
