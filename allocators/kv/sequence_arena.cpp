@@ -52,7 +52,7 @@ sequence_arena::sequence_arena(kv::layout l, std::unique_ptr<group_store> store,
       groups_per_slot_(l.pages_of(0, options.longest).count),
       store_(std::move(store)),
       slots_(slots) {
-  for (auto *list : {&warm_, &cold_, &cooling_, &pending_}) list->reserve(slots);
+  for (auto *list : {&warm_, &cold_, &cooling_, &leaving_, &pending_}) list->reserve(slots);
   for (std::size_t s = slots; s-- > 0;) cold_.push_back(static_cast<std::uint32_t>(s));
 }
 
@@ -134,6 +134,8 @@ status sequence_arena::copy_tails(stream_ref stream) {
     ++stats_.copied_groups;
   }
   copies_.clear();
+  for (const std::uint32_t i : leaving_) free_slot(i);
+  leaving_.clear();
   return outcome;
 }
 
@@ -205,8 +207,8 @@ status sequence_arena::release_beyond(sequence_id s, std::size_t tokens) {
   STILLMAP_RETURN_IF_ERROR(check(s));
   const std::size_t keep = groups_for(std::min(tokens, longest_));
   if (keep >= slots_[s.slot].wanted) return {};
-  if (slots_[s.slot].pending) {
-    return make_error(errc::busy, "the worker maps the sequence's memory: begin the step first");
+  if (slots_[s.slot].pending || copied_from(s.slot)) {
+    return make_error(errc::busy, "the sequence was forked or grows: begin the step first");
   }
   if (keep > layout_.pages_within(0, std::min(tokens, longest_)).count &&
       store_->shared(group(s.slot, keep - 1))) {
@@ -248,16 +250,31 @@ status sequence_arena::remove(sequence_id s) {
   gone.live = false;
   --stats_.sequences;
   std::erase_if(copies_, [&](const tail_copy &c) { return c.to == s.slot; });
-  bool keeps = !gone.pending && gone.wanted != 0;
-  for (std::size_t g = 0; keeps && g < gone.wanted; ++g) keeps = !store_->shared(group(s.slot, g));
-  if (keeps) {
-    spare_ += gone.wanted;
-    warm_.push_back(s.slot);
+  if (copied_from(s.slot)) {
+    leaving_.push_back(s.slot);
   } else {
-    shrink(s.slot, 0);
-    cooling_.push_back(s.slot);
+    free_slot(s.slot);
   }
   return {};
+}
+
+// A fork has still to copy the end of it.
+bool sequence_arena::copied_from(std::uint32_t i) const {
+  return std::any_of(copies_.begin(), copies_.end(),
+                     [&](const tail_copy &c) { return c.from == i; });
+}
+
+void sequence_arena::free_slot(std::uint32_t i) {
+  const slot &gone = slots_[i];
+  bool keeps = !gone.pending && gone.wanted != 0;
+  for (std::size_t g = 0; keeps && g < gone.wanted; ++g) keeps = !store_->shared(group(i, g));
+  if (keeps) {
+    spare_ += gone.wanted;
+    warm_.push_back(i);
+  } else {
+    shrink(i, 0);
+    cooling_.push_back(i);
+  }
 }
 
 // ---- memory ----------------------------------------------------------------------------------------

@@ -95,8 +95,8 @@ class sequence_arena {
   // Tokens that have memory now: a step may read and write them.
   std::size_t capacity(sequence_id s) const;
   // The sequence needs memory for `tokens` tokens only.
-  // Errors: busy (it shares the page that the last of them is in: fork() it and remove it), invalid_argument (no such
-  //         sequence).
+  // Errors: busy (it shares the page that the last of them is in: fork() it and remove it; it was forked or has grown
+  //         since the last step: begin one), invalid_argument (no such sequence).
   status release_beyond(sequence_id s, std::size_t tokens);
   // A sequence with the first `tokens` tokens of `of`, which neither may write from now on. Full pages are shared; the
   // rest, which is less than one page group, is copied by begin_step(), which orders it after what was queued before.
@@ -141,6 +141,8 @@ class sequence_arena {
   result<std::uint32_t> take_slot(bool with_memory);
   void grow(std::uint32_t i, std::uint32_t groups);
   void shrink(std::uint32_t i, std::uint32_t groups);
+  bool copied_from(std::uint32_t i) const;
+  void free_slot(std::uint32_t i);
   void trim_spare(std::size_t groups);
   void take_ready();
   status copy_tails(stream_ref stream);
@@ -150,8 +152,9 @@ class sequence_arena {
   const std::size_t groups_per_slot_;
   const std::unique_ptr<group_store> store_;
   std::vector<slot> slots_;
-  // Free slots: with memory, without, and those that the worker still takes memory from.
-  std::vector<std::uint32_t> warm_, cold_, cooling_;
+  // Free slots: with memory, without, those that the worker still takes memory from, and those that a fork still has
+  // to copy from.
+  std::vector<std::uint32_t> warm_, cold_, cooling_, leaving_;
   std::vector<std::uint32_t> pending_;  // slots that the worker gives memory
   std::vector<tail_copy> copies_;
   std::size_t spare_ = 0;  // page groups of warm_
