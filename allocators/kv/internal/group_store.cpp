@@ -355,7 +355,10 @@ status group_store::map(round &r) {
   }
   const status all = map_first(r, r.maps.size());
   r.mapped = all ? r.maps.size() : 0;
-  if (all || all.error().code != make_error_code(errc::out_of_memory)) return all;
+  const auto is_short = [](const error &e) {  // of the device's memory
+    return e.is(errc::out_of_memory) && e.code != std::errc::not_enough_memory;
+  };
+  if (all || !is_short(all.error())) return all;
   const std::size_t some = all.error().limit / layout_.group_bytes();
   if (some != 0 && some < r.maps.size() && map_first(r, some)) r.mapped = some;
   return all;
