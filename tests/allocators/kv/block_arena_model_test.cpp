@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/allocators/kv/block_model.h"
+#include "tests/allocators/kv/operations.h"
 #include "tests/support/buffer_test.h"
-#include "tests/support/effort.h"
 
 namespace stillmap::testing {
 namespace {
@@ -16,7 +16,7 @@ class kv_block_model : public buffer_test {
     for (unsigned seed = 1; seed <= 3 && !HasFailure(); ++seed) {
       SCOPED_TRACE("seed " + std::to_string(seed));
       block_model m(dev(), o, seed);
-      m.run(operations / (sanitizer().empty() ? 1 : 10));
+      m.run(some_of(operations));
       m.end();
     }
   }
@@ -60,7 +60,7 @@ TEST_F(kv_block_model, many_operations) {
            .spare_blocks = 32,
            .layers_per_range = 1,
            .contents = false},
-          40000);
+          10000);
 }
 
 }  // namespace

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 
+#include "tests/allocators/kv/contents.h"
 #include "tests/support/gpu_test.h"
 
 namespace stillmap::testing {
@@ -189,35 +189,31 @@ std::vector<block_id> block_model::with(bool used, bool cached) const {
 
 namespace {
 
-// Calls act(address, value of these 8 bytes) for all bytes of a block.
+// Calls act(address, what the bytes there are made of) for each tensor of a block.
 template <class Act>
-void for_each_word(const kv::block_arena &a, block_id b, std::uint64_t value, const Act &act) {
+void for_each_tensor(const kv::block_arena &a, block_id b, std::uint64_t value, const Act &act) {
   const kv::layout &l = a.layout();
-  std::uint64_t word = value << 32;
+  std::uint64_t word = value << 16;
   for (std::uint32_t layer = 0; layer < l.shape().layers; ++layer) {
     for (std::uint32_t t = 0; t < l.shape().tensors; ++t) {
-      const device_address at = a.tensor(layer, t) + b * l.block_stride();
-      for (std::size_t i = 0; i < l.block_bytes(); i += 8) act(at + i, word++);
+      act(a.tensor(layer, t) + b * l.block_stride(), word++);
     }
   }
 }
 
 }  // namespace
 
-// hostcuda's device memory is the host's.
 void block_model::write(block_id b, std::uint64_t value) {
   if (!options_.contents) return;
-  for_each_word(*arena_, b, value, [](device_address at, std::uint64_t word) {
-    std::memcpy(at.pointer(), &word, sizeof word);
+  for_each_tensor(*arena_, b, value, [&](device_address at, std::uint64_t word) {
+    fill_part(at, arena_->layout().block_bytes(), word);
   });
 }
 
 void block_model::check_contents(block_id b) {
-  std::size_t wrong = 0;
-  for_each_word(*arena_, b, live_[b].value, [&](device_address at, std::uint64_t word) {
-    wrong += std::memcmp(at.pointer(), &word, sizeof word) != 0 ? 1 : 0;
+  for_each_tensor(*arena_, b, live_[b].value, [&](device_address at, std::uint64_t word) {
+    ASSERT_TRUE(holds_part(at, arena_->layout().block_bytes(), word)) << "block " << b;
   });
-  ASSERT_EQ(wrong, 0u) << "words of block " << b;
 }
 
 void block_model::check_contents() {

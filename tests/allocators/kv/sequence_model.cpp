@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 
+#include "tests/allocators/kv/contents.h"
 #include "tests/support/gpu_test.h"
 
 namespace stillmap::testing {
@@ -107,8 +107,8 @@ void sequence_model::write(sequence &s) {
   while (s.tokens.size() < end) {
     s.tokens.push_back(next_value_++);
     if (!options_.contents) continue;
-    for_each_word(s, s.tokens.size() - 1, [](device_address at, std::uint64_t word) {
-      std::memcpy(at.pointer(), &word, sizeof word);
+    for_each_tensor(s, s.tokens.size() - 1, [&](device_address at, std::uint64_t word) {
+      fill_part(at, arena_->layout().block_bytes(), word);
     });
   }
 }
@@ -133,27 +133,25 @@ void sequence_model::remove(std::size_t i) {
   live_.erase(live_.begin() + static_cast<std::ptrdiff_t>(i));
 }
 
-// Calls act(address, value of these 8 bytes) for all bytes of a token.
+// Calls act(address, what the bytes there are made of) for each tensor of a token.
 template <class Act>
-void sequence_model::for_each_word(const sequence &s, std::size_t token, const Act &act) const {
+void sequence_model::for_each_tensor(const sequence &s, std::size_t token, const Act &act) const {
   const kv::layout &l = arena_->layout();
-  std::uint64_t word = s.tokens[token] << 24;
+  std::uint64_t word = s.tokens[token] << 16;
   for (std::uint32_t layer = 0; layer < l.shape().layers; ++layer) {
     for (std::uint32_t t = 0; t < l.shape().tensors; ++t) {
-      const device_address at = arena_->tensor(s.id, layer, t) + token * l.block_stride();
-      for (std::size_t i = 0; i < l.block_bytes(); i += 8) act(at + i, word++);
+      act(arena_->tensor(s.id, layer, t) + token * l.block_stride(), word++);
     }
   }
 }
 
 void sequence_model::check_contents(const sequence &s) const {
-  std::size_t wrong = 0;
   for (std::size_t t = 0; t < s.tokens.size(); ++t) {
-    for_each_word(s, t, [&](device_address at, std::uint64_t word) {
-      wrong += std::memcmp(at.pointer(), &word, sizeof word) != 0 ? 1 : 0;
+    for_each_tensor(s, t, [&](device_address at, std::uint64_t word) {
+      ASSERT_TRUE(holds_part(at, arena_->layout().block_bytes(), word))
+          << "token " << t << " of " << s.tokens.size();
     });
   }
-  ASSERT_EQ(wrong, 0u) << "words of a sequence of " << s.tokens.size() << " tokens";
 }
 
 void sequence_model::check_contents() const {

@@ -47,7 +47,7 @@ class sequence_model {
   void check_contents(const sequence &s) const;
   void check_contents() const;
   template <class Act>
-  void for_each_word(const sequence &s, std::size_t token, const Act &act) const;
+  void for_each_tensor(const sequence &s, std::size_t token, const Act &act) const;
 
   const device device_;
   const sequence_model_options options_;
