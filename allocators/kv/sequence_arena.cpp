@@ -206,15 +206,17 @@ status sequence_arena::release_beyond(sequence_id s, std::size_t tokens) {
   const operation_scope scope("kv::sequence_arena::release_beyond");
   STILLMAP_RETURN_IF_ERROR(check(s));
   const std::size_t keep = groups_for(std::min(tokens, longest_));
-  if (keep >= slots_[s.slot].wanted) return {};
-  if (slots_[s.slot].pending || copied_from(s.slot)) {
-    return make_error(errc::busy, "the sequence was forked or grows: begin the step first");
-  }
+  if (keep > slots_[s.slot].wanted) return {};
+  // Also where no page group is given up: what is beyond would be written again.
   if (keep > layout_.pages_within(0, std::min(tokens, longest_)).count &&
       store_->shared(group(s.slot, keep - 1))) {
     return make_error(errc::busy,
                       "the page of the last token is shared: fork the sequence and remove it",
                       tokens, 0, error_unit::items);
+  }
+  if (keep == slots_[s.slot].wanted) return {};
+  if (slots_[s.slot].pending || copied_from(s.slot)) {
+    return make_error(errc::busy, "the sequence was forked or grows: begin the step first");
   }
   shrink(s.slot, static_cast<std::uint32_t>(keep));
   return {};

@@ -354,6 +354,25 @@ TEST_F(kv_arena, a_sequence_grows_in_place_and_shrinks) {
   EXPECT_EQ(device_bytes(), 2 * page());
 }
 
+TEST_F(kv_arena, a_shared_page_is_not_cut) {
+  const auto a = sequence_arena(64, 2);
+  const auto s = a->add().value();
+  ASSERT_DONE(a->reserve(s, 40));
+  step(*a);
+  const auto fork = a->fork(s, 40).value();
+  EXPECT_TRUE(fails_with(a->release_beyond(s, 32), errc::busy,
+                         "kv::sequence_arena::release_beyond"));  // its end is to be copied
+  step(*a);
+  EXPECT_TRUE(
+      fails_with(a->release_beyond(s, 20), errc::busy, "kv::sequence_arena::release_beyond"));
+  ASSERT_DONE(a->release_beyond(s, 16));
+  EXPECT_TRUE(
+      fails_with(a->release_beyond(s, 9), errc::busy, "kv::sequence_arena::release_beyond"));
+  ASSERT_DONE(a->remove(fork));
+  ASSERT_DONE(a->release_beyond(s, 9));
+  ASSERT_DONE(a->release_beyond(s, 0));
+}
+
 TEST_F(kv_arena, errors_of_sequences) {
   const auto a = sequence_arena(64, 2);
   const auto s = a->add().value();

@@ -114,13 +114,13 @@ void sequence_model::write(sequence &s) {
 }
 
 void sequence_model::shrink(sequence &s) {
-  if (s.tokens.size() <= s.shared) return;
-  const std::size_t keep = s.shared + random_() % (s.tokens.size() - s.shared);
+  const std::size_t keep = random_() % (s.tokens.size() + 1);
   const status done = arena_->release_beyond(s.id, keep);
   if (!done) {
     ASSERT_TRUE(done.error().is(errc::busy)) << done.error().message();
     return;
   }
+  s.shared = std::min(s.shared, keep);
   s.tokens.resize(keep);
   s.wanted = std::min(s.wanted, keep);
 }
