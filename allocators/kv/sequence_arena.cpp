@@ -52,7 +52,7 @@ sequence_arena::sequence_arena(kv::layout l, std::unique_ptr<group_store> store,
       groups_per_slot_(l.pages_of(0, options.longest).count),
       store_(std::move(store)),
       slots_(slots) {
-  for (auto *list : {&warm_, &cold_, &cooling_, &pending_}) list->reserve(slots);
+  for (auto *list : {&warm_, &cold_, &cooling_, &pending_, &heirs_}) list->reserve(slots);
   for (std::size_t s = slots; s-- > 0;) cold_.push_back(static_cast<std::uint32_t>(s));
 }
 
@@ -81,6 +81,7 @@ status sequence_arena::check(sequence_id s) const {
 
 status sequence_arena::prepare(stream_ref stream) {
   const operation_scope scope("kv::sequence_arena::prepare");
+  trim_inherited();
   trim_spare(spare_groups_);
   return store_->start(stream);
 }
@@ -155,6 +156,7 @@ result<std::uint32_t> sequence_arena::take_slot(bool with_memory) {
   from.pop_back();
   slot &s = slots_[i];
   s.live = true;
+  s.asked = 0;
   ++s.serial;
   spare_ -= s.wanted;
   ++stats_.sequences;
@@ -164,6 +166,7 @@ result<std::uint32_t> sequence_arena::take_slot(bool with_memory) {
 result<sequence_id> sequence_arena::add() {
   const operation_scope scope("kv::sequence_arena::add");
   STILLMAP_ASSIGN_OR_RETURN(const std::uint32_t i, take_slot(true));
+  if (slots_[i].wanted != 0 && heirs_.size() < heirs_.capacity()) heirs_.push_back(i);
   return sequence_id{i, slots_[i].serial};
 }
 
@@ -190,7 +193,9 @@ status sequence_arena::reserve(sequence_id s, std::size_t tokens) {
                       "the sequence is longer than the longest there can be", tokens, longest_,
                       error_unit::items);
   }
-  grow(s.slot, static_cast<std::uint32_t>(groups_for(tokens)));
+  const auto groups = static_cast<std::uint32_t>(groups_for(tokens));
+  slots_[s.slot].asked = std::max(slots_[s.slot].asked, groups);
+  grow(s.slot, groups);
   return {};
 }
 
@@ -276,6 +281,14 @@ void sequence_arena::trim_spare(std::size_t groups) {
     ++emptied;
   }
   warm_.erase(warm_.begin(), warm_.begin() + static_cast<std::ptrdiff_t>(emptied));
+}
+
+// A short sequence would keep the memory of a long one for its life.
+void sequence_arena::trim_inherited() {
+  for (const std::uint32_t i : heirs_) {
+    if (slots_[i].live) shrink(i, slots_[i].asked);
+  }
+  heirs_.clear();
 }
 
 result<std::size_t> sequence_arena::missing_for(std::size_t tokens) const {

@@ -86,7 +86,8 @@ class sequence_arena {
 
   // ---- sequences -----------------------------------------------------------------------------------
 
-  // A sequence without memory, or with that of a removed one.
+  // A sequence without memory, or with that of a removed one, of which prepare() gives back what the sequence has not
+  // reserved by then.
   // Errors: address_space_exhausted (as many as there can be: limit; or as many were removed since the last step).
   result<sequence_id> add();
   // The next step needs memory for `tokens` tokens. Less than there is changes nothing.
@@ -121,6 +122,7 @@ class sequence_arena {
     std::uint32_t serial = 0;
     std::uint32_t wanted = 0;  // page groups, from the first on: with memory, or wished for
     std::uint32_t ready = 0;   // of these: known to have memory
+    std::uint32_t asked = 0;   // the most that reserve() asked for
     bool live = false;
     bool pending = false;  // in pending_
   };
@@ -142,6 +144,7 @@ class sequence_arena {
   void grow(std::uint32_t i, std::uint32_t groups);
   void shrink(std::uint32_t i, std::uint32_t groups);
   void trim_spare(std::size_t groups);
+  void trim_inherited();
   void take_ready();
   status copy_tails(stream_ref stream);
 
@@ -153,6 +156,7 @@ class sequence_arena {
   // Free slots: with memory, without, and those that the worker still takes memory from.
   std::vector<std::uint32_t> warm_, cold_, cooling_;
   std::vector<std::uint32_t> pending_;  // slots that the worker gives memory
+  std::vector<std::uint32_t> heirs_;    // slots that add() took from warm_ since the last prepare()
   std::vector<tail_copy> copies_;
   std::size_t spare_ = 0;  // page groups of warm_
   sequence_arena_stats stats_;
