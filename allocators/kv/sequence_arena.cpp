@@ -111,9 +111,10 @@ void sequence_arena::take_ready() {
   }
   pending_.clear();
   std::erase_if(cooling_, [&](std::uint32_t i) {
-    for (std::size_t g = 0; g < groups_per_slot_; ++g) {
+    for (std::size_t g = 0; g < slots_[i].used; ++g) {
       if (!store_->resting(group(i, g))) return false;
     }
+    slots_[i].used = 0;
     cold_.push_back(i);
     return true;
   });
@@ -175,6 +176,7 @@ void sequence_arena::grow(std::uint32_t i, std::uint32_t groups) {
   slot &s = slots_[i];
   if (groups <= s.wanted) return;
   while (s.wanted < groups) store_->want(group(i, s.wanted++));
+  s.used = std::max(s.used, s.wanted);
   if (!std::exchange(s.pending, true)) pending_.push_back(i);
 }
 
@@ -238,6 +240,7 @@ result<sequence_id> sequence_arena::fork(sequence_id of, std::size_t tokens) {
       store_->want_shared(group(i, s.wanted), group(of.slot, s.wanted));
       ++s.wanted;
     }
+    s.used = s.wanted;
     const std::size_t rest = tokens * layout_.block_stride() - full * layout_.page_bytes();
     if (rest != 0) copies_.push_back({of.slot, i, static_cast<std::uint32_t>(full), rest});
     grow(i, static_cast<std::uint32_t>(groups_for(tokens)));

@@ -123,6 +123,7 @@ class sequence_arena {
     std::uint32_t wanted = 0;  // page groups, from the first on: with memory, or wished for
     std::uint32_t ready = 0;   // of these: known to have memory
     std::uint32_t asked = 0;   // the most that reserve() asked for
+    std::uint32_t used = 0;    // no page group from here on had memory since the slot was cold
     bool live = false;
     bool pending = false;  // in pending_
   };
