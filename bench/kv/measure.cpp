@@ -1,7 +1,7 @@
 #include "bench/kv/measure.h"
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
 #include "bench/kv/scheduler.h"
 #include "stillmap/vmm/base/try.h"
@@ -9,35 +9,34 @@
 namespace stillmap::kv_bench {
 namespace {
 
-// Keeps at most twice as many samples as asked for: where there are more, two become one.
+// The most in each interval, so that no peak is lost. Keeps at most twice as many samples as asked for: where there
+// are more, two become one.
 class sample_series {
  public:
   explicit sample_series(std::size_t most) : most_(std::max<std::size_t>(most, 1)) {}
 
   void add(const memory_sample &now) {
-    sum_.live_bytes += now.live_bytes;
-    sum_.cached_bytes += now.cached_bytes;
-    sum_.held_bytes += now.held_bytes;
+    highest_ = higher(highest_, now);
     if (++added_ < each_) return;
-    const double n = static_cast<double>(added_);
-    all_.push_back({now.seconds, sum_.live_bytes / n, sum_.cached_bytes / n, sum_.held_bytes / n});
-    sum_ = {};
+    all_.push_back(std::exchange(highest_, {}));
     added_ = 0;
     if (all_.size() < 2 * most_) return;
-    for (std::size_t i = 0; i < most_; ++i) {
-      const memory_sample &a = all_[2 * i], &b = all_[2 * i + 1];
-      all_[i] = {b.seconds, (a.live_bytes + b.live_bytes) / 2,
-                 (a.cached_bytes + b.cached_bytes) / 2, (a.held_bytes + b.held_bytes) / 2};
-    }
+    for (std::size_t i = 0; i < most_; ++i) all_[i] = higher(all_[2 * i], all_[2 * i + 1]);
     all_.resize(most_);
     each_ *= 2;
   }
   std::vector<memory_sample> take() { return std::move(all_); }
 
  private:
+  static memory_sample higher(const memory_sample &a, const memory_sample &b) {
+    return {b.seconds, std::max(a.live_bytes, b.live_bytes),
+            std::max(a.cached_bytes, b.cached_bytes), std::max(a.held_bytes, b.held_bytes),
+            std::max(a.wanted_bytes, b.wanted_bytes)};
+  }
+
   const std::size_t most_;
   std::size_t each_ = 1, added_ = 0;
-  memory_sample sum_;
+  memory_sample highest_;
   std::vector<memory_sample> all_;
 };
 
@@ -108,7 +107,7 @@ class measurement {
   void sample(double seconds, bool is_after = false) {
     const double held = static_cast<double>(policy_.held_bytes());
     const double live = live_bytes(), cached = cached_bytes();
-    series_.add({seconds, live, cached, held});
+    series_.add({seconds, live, cached, held, live + cached});
     if (is_after) return;
     ++sampled_;
     out_.mean_held += held;

@@ -14,10 +14,10 @@
 
 namespace stillmap::kv_bench {
 
-// The mean of some steps.
+// The most in some steps.
 struct memory_sample {
   double seconds = 0;  // at its end
-  double live_bytes = 0, cached_bytes = 0, held_bytes = 0;
+  double live_bytes = 0, cached_bytes = 0, held_bytes = 0, wanted_bytes = 0;
 };
 
 struct policy_outcome {

@@ -32,19 +32,29 @@ std::string milliseconds(const call_sum &sum) {
 
 using table_row = std::vector<std::string>;
 
-const table_row heads = {
-    "policy",           "held / wanted", "at the peak",   "idle held",
-    "idle / wanted",    "trimmed held",  "maps at start", "calls behind a step",
-    "as a step begins", "in a step",     "steps without", "begins without",
-    "late steps",       "twice",         "begin_step()"};
+const table_row heads = {"policy",
+                         "held / wanted, mean",
+                         "held / wanted, peaks",
+                         "held / wanted, idle",
+                         "held, idle",
+                         "held, trimmed",
+                         "maps at start",
+                         "calls in background",
+                         "calls as a step begins",
+                         "calls in a step",
+                         "steps without calls",
+                         "begins without calls",
+                         "background too long",
+                         "stored twice, mean",
+                         "begin_step(), p50/p99"};
 
 table_row row_of(const policy_outcome &o) {
   const bool is_real = !o.kind->is_model;
   return {std::string(o.kind->name) + (is_real ? "" : " (model)"),
           ratio(o.mean_held, o.mean_wanted),
           ratio(o.peak_held, o.peak_wanted),
-          size_text(o.idle_held),
           ratio(o.idle_held, o.idle_wanted),
+          size_text(o.idle_held),
           size_text(o.trimmed_held),
           format_count(o.start.maps),
           milliseconds(o.background),
@@ -89,16 +99,18 @@ std::string readable(const std::vector<policy_outcome> &all, const serving_model
       size_text(first.mean_wanted), size_text(first.peak_wanted));
   std::vector<table_row> rows = {heads};
   for (const policy_outcome &o : all) rows.push_back(row_of(o));
-  if (markdown) {
-    rows.insert(rows.begin() + 1, table_row(heads.size(), "---"));
-    for (const table_row &r : rows) out += fmt::format("| {} |\n", fmt::join(r, " | "));
-    return out + calls_by_name(all);
-  }
   // A line for each figure: there are fewer policies.
   for (std::size_t figure = 0; figure < heads.size(); ++figure) {
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      out +=
-          i == 0 ? fmt::format("{:<20}", rows[i][figure]) : fmt::format("{:>24}", rows[i][figure]);
+    table_row line;
+    for (const table_row &r : rows) line.push_back(r[figure]);
+    if (markdown) {
+      out += fmt::format("| {} |\n", fmt::join(line, " | "));
+      if (figure == 0)
+        out += "|" + fmt::format("{}", fmt::join(table_row(rows.size(), "---|"), "")) + "\n";
+      continue;
+    }
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      out += i == 0 ? fmt::format("{:<23}", line[i]) : fmt::format("{:>24}", line[i]);
     }
     out += '\n';
   }
@@ -175,7 +187,7 @@ result<std::string> svg(const std::vector<policy_outcome> &all, const serving_mo
     c.title = name + (o.kind->is_model ? " (model)" : "");
     for (const memory_sample &s : o.samples) {
       c.points.push_back({static_cast<std::uint64_t>(s.seconds),
-                          static_cast<std::uint64_t>(s.live_bytes + s.cached_bytes),
+                          static_cast<std::uint64_t>(s.wanted_bytes),
                           static_cast<std::uint64_t>(s.held_bytes)});
     }
     p.curves.push_back(std::move(c));
