@@ -321,7 +321,20 @@ bool group_store::perform(round &r) {
   return is_mapped && (r.unmaps.empty() || r.is_unmapped);
 }
 
+// Before pages are mapped there: what was unmapped may still wait for its fence.
+status group_store::collect_retiring(const std::vector<group_index> &groups) const {
+  if (device_.space().stats().retiring_mappings == 0) return {};
+  for (std::uint32_t range = 0; range < layout_.ranges(); ++range) {
+    for (const group_index g : groups) {
+      STILLMAP_RETURN_IF_ERROR(
+          device_.space().collect_range({address(range, g), layout_.page_bytes()}));
+    }
+  }
+  return {};
+}
+
 status group_store::share(const round &r) const {
+  STILLMAP_RETURN_IF_ERROR(collect_retiring(r.shares));
   remap_plan plan({{on_device(device_.ordinal()), access_mode::read_write}});
   const std::size_t page = layout_.page_bytes();
   for (std::uint32_t range = 0; range < layout_.ranges(); ++range) {
@@ -345,14 +358,7 @@ status group_store::unmap(const round &r, stream_ref stream) const {
 
 // Maps as many of the groups as there is memory for.
 status group_store::map(round &r) {
-  if (device_.space().stats().retiring_mappings != 0) {
-    for (std::uint32_t range = 0; range < layout_.ranges(); ++range) {
-      for (const group_index g : r.maps) {
-        STILLMAP_RETURN_IF_ERROR(
-            device_.space().collect_range({address(range, g), layout_.page_bytes()}));
-      }
-    }
-  }
+  STILLMAP_RETURN_IF_ERROR(collect_retiring(r.maps));
   const status all = map_first(r, r.maps.size());
   r.mapped = all ? r.maps.size() : 0;
   if (all || all.error().code != make_error_code(errc::out_of_memory)) return all;

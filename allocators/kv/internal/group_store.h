@@ -114,6 +114,7 @@ class group_store {
   void work() noexcept STILLMAP_EXCLUDES(mutex_);
   status next_round(round &r) STILLMAP_EXCLUDES(mutex_);
   bool perform(round &r) STILLMAP_EXCLUDES(mutex_);
+  status collect_retiring(const std::vector<group_index> &groups) const;
   status share(const round &r) const;
   status unmap(const round &r, stream_ref stream) const;
   status map(round &r);
