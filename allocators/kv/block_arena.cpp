@@ -17,6 +17,7 @@ result<std::unique_ptr<block_arena>> block_arena::create(const stillmap::device 
       return make_error(errc::invalid_argument, "the number of blocks is 0 or too large",
                         options.blocks, none - 1, error_unit::items);
     }
+    const bool own_pool = !options.pool;
     STILLMAP_RETURN_IF_ERROR(choose_pool(d, options.pool));
     STILLMAP_ASSIGN_OR_RETURN(
         const kv::layout l,
@@ -31,6 +32,7 @@ result<std::unique_ptr<block_arena>> block_arena::create(const stillmap::device 
                                                   {.groups = l.pages_of(0, options.blocks).count,
                                                    .sharing = false,
                                                    .pool = options.pool,
+                                                   .trims_pool = own_pool,
                                                    .tag = options.tag}));
     return std::unique_ptr<block_arena>(new block_arena(l, std::move(store), options));
   });

@@ -32,8 +32,9 @@ struct block_arena_options {
   // Blocks with memory that are kept beyond what prepare() is asked for, so that a load that rises and falls a little
   // maps nothing.
   std::size_t spare_blocks = 64;
-  std::shared_ptr<page_pool> pool{};  // empty: one of its own, which keeps no free page
-  std::string tag = "kv cache";       // for suspend, snapshots and reports
+  std::shared_ptr<page_pool>
+      pool{};  // empty: one of its own, which gives back what a step does not need
+  std::string tag = "kv cache";  // for suspend, snapshots and reports
 };
 
 struct block_arena_stats {

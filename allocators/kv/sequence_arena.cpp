@@ -21,6 +21,7 @@ result<std::unique_ptr<sequence_arena>> sequence_arena::create(const stillmap::d
         if (options.longest == 0) {
           return make_error(errc::invalid_argument, "the longest sequence has no tokens");
         }
+        const bool own_pool = !options.pool;
         STILLMAP_RETURN_IF_ERROR(choose_pool(d, options.pool));
         STILLMAP_ASSIGN_OR_RETURN(const kv::layout l,
                                   kv::layout::create(options.shape, 1, options.pool->page_bytes(),
@@ -37,6 +38,7 @@ result<std::unique_ptr<sequence_arena>> sequence_arena::create(const stillmap::d
                                             {.groups = l.pages_of(0, options.longest).count * slots,
                                              .sharing = true,
                                              .pool = options.pool,
+                                             .trims_pool = own_pool,
                                              .tag = options.tag}));
         return std::unique_ptr<sequence_arena>(
             new sequence_arena(l, std::move(store), options, slots));
@@ -52,7 +54,8 @@ sequence_arena::sequence_arena(kv::layout l, std::unique_ptr<group_store> store,
       groups_per_slot_(l.pages_of(0, options.longest).count),
       store_(std::move(store)),
       slots_(slots) {
-  for (auto *list : {&warm_, &cold_, &cooling_, &leaving_, &pending_}) list->reserve(slots);
+  for (auto *list : {&warm_, &cold_, &cooling_, &leaving_, &pending_, &heirs_})
+    list->reserve(slots);
   for (std::size_t s = slots; s-- > 0;) cold_.push_back(static_cast<std::uint32_t>(s));
 }
 
@@ -81,6 +84,7 @@ status sequence_arena::check(sequence_id s) const {
 
 status sequence_arena::prepare(stream_ref stream) {
   const operation_scope scope("kv::sequence_arena::prepare");
+  trim_inherited();
   trim_spare(spare_groups_);
   return store_->start(stream);
 }
@@ -110,10 +114,11 @@ void sequence_arena::take_ready() {
   }
   pending_.clear();
   std::erase_if(cooling_, [&](std::uint32_t i) {
-    for (std::size_t g = 0; g < groups_per_slot_; ++g) {
+    for (std::size_t g = 0; g < slots_[i].used; ++g) {
       if (!store_->resting(group(i, g))) return false;
     }
-    cold_.push_back(i);
+    slots_[i].used = 0;
+    cold_.insert(cold_.begin(), i);  // taken last: its pages may still wait for their fence
     return true;
   });
 }
@@ -157,6 +162,7 @@ result<std::uint32_t> sequence_arena::take_slot(bool with_memory) {
   from.pop_back();
   slot &s = slots_[i];
   s.live = true;
+  s.asked = 0;
   ++s.serial;
   spare_ -= s.wanted;
   ++stats_.sequences;
@@ -166,6 +172,7 @@ result<std::uint32_t> sequence_arena::take_slot(bool with_memory) {
 result<sequence_id> sequence_arena::add() {
   const operation_scope scope("kv::sequence_arena::add");
   STILLMAP_ASSIGN_OR_RETURN(const std::uint32_t i, take_slot(true));
+  if (slots_[i].wanted != 0 && !std::exchange(slots_[i].heir, true)) heirs_.push_back(i);
   return sequence_id{i, slots_[i].serial};
 }
 
@@ -174,6 +181,7 @@ void sequence_arena::grow(std::uint32_t i, std::uint32_t groups) {
   slot &s = slots_[i];
   if (groups <= s.wanted) return;
   while (s.wanted < groups) store_->want(group(i, s.wanted++));
+  s.used = std::max(s.used, s.wanted);
   if (!std::exchange(s.pending, true)) pending_.push_back(i);
 }
 
@@ -192,13 +200,16 @@ status sequence_arena::reserve(sequence_id s, std::size_t tokens) {
                       "the sequence is longer than the longest there can be", tokens, longest_,
                       error_unit::items);
   }
-  grow(s.slot, static_cast<std::uint32_t>(groups_for(tokens)));
+  const auto groups = static_cast<std::uint32_t>(groups_for(tokens));
+  slots_[s.slot].asked = std::max(slots_[s.slot].asked, groups);
+  grow(s.slot, groups);
   return {};
 }
 
 std::size_t sequence_arena::capacity(sequence_id s) const {
   if (!check(s)) return 0;
-  const std::size_t bytes = slots_[s.slot].ready * layout_.page_bytes();
+  const slot &of = slots_[s.slot];
+  const std::size_t bytes = std::min(of.ready, of.asked) * layout_.page_bytes();
   return std::min(longest_, bytes / layout_.block_stride());
 }
 
@@ -219,6 +230,7 @@ status sequence_arena::release_beyond(sequence_id s, std::size_t tokens) {
     return make_error(errc::busy, "the sequence was forked or grows: begin the step first");
   }
   shrink(s.slot, static_cast<std::uint32_t>(keep));
+  slots_[s.slot].asked = slots_[s.slot].wanted;
   return {};
 }
 
@@ -240,6 +252,7 @@ result<sequence_id> sequence_arena::fork(sequence_id of, std::size_t tokens) {
     const std::size_t rest = tokens * layout_.block_stride() - full * layout_.page_bytes();
     if (rest != 0) copies_.push_back({of.slot, i, static_cast<std::uint32_t>(full), rest});
     grow(i, static_cast<std::uint32_t>(groups_for(tokens)));
+    s.used = s.asked = s.wanted;
     if (full != 0 && !std::exchange(s.pending, true)) pending_.push_back(i);
     return sequence_id{i, s.serial};
   });
@@ -295,6 +308,15 @@ void sequence_arena::trim_spare(std::size_t groups) {
     ++emptied;
   }
   warm_.erase(warm_.begin(), warm_.begin() + static_cast<std::ptrdiff_t>(emptied));
+}
+
+// A short sequence would keep the memory of a long one for its life.
+void sequence_arena::trim_inherited() {
+  for (const std::uint32_t i : heirs_) {
+    slots_[i].heir = false;
+    if (slots_[i].live) shrink(i, slots_[i].asked);
+  }
+  heirs_.clear();
 }
 
 result<std::size_t> sequence_arena::missing_for(std::size_t tokens) const {

@@ -30,8 +30,9 @@ struct sequence_arena_options {
   std::uint32_t layers_per_range = 0;  // 0: the rule of layout::create
   // Bytes of memory of removed sequences that are kept for new ones, which then map nothing.
   std::size_t spare_bytes = std::size_t{64} << 20;
-  std::shared_ptr<page_pool> pool{};  // empty: one of its own, which keeps no free page
-  std::string tag = "kv cache";       // for suspend, snapshots and reports
+  std::shared_ptr<page_pool>
+      pool{};  // empty: one of its own, which gives back what a step does not need
+  std::string tag = "kv cache";  // for suspend, snapshots and reports
 };
 
 struct sequence_arena_stats {
@@ -86,7 +87,8 @@ class sequence_arena {
 
   // ---- sequences -----------------------------------------------------------------------------------
 
-  // A sequence without memory, or with that of a removed one.
+  // A sequence without memory, or with that of a removed one, of which prepare() gives back what the sequence has not
+  // reserved by then.
   // Errors: address_space_exhausted (as many as there can be: limit; or as many were removed since the last step).
   result<sequence_id> add();
   // The next step needs memory for `tokens` tokens. Less than there is changes nothing.
@@ -121,8 +123,11 @@ class sequence_arena {
     std::uint32_t serial = 0;
     std::uint32_t wanted = 0;  // page groups, from the first on: with memory, or wished for
     std::uint32_t ready = 0;   // of these: known to have memory
+    std::uint32_t asked = 0;   // of these: reserve() or fork() has asked for them
+    std::uint32_t used = 0;    // no page group from here on had memory since the slot was cold
     bool live = false;
     bool pending = false;  // in pending_
+    bool heir = false;     // in heirs_
   };
   // What begin_step() copies for a fork.
   struct tail_copy {
@@ -144,6 +149,7 @@ class sequence_arena {
   bool copied_from(std::uint32_t i) const;
   void free_slot(std::uint32_t i);
   void trim_spare(std::size_t groups);
+  void trim_inherited();
   void take_ready();
   status copy_tails(stream_ref stream);
 
@@ -156,6 +162,7 @@ class sequence_arena {
   // to copy from.
   std::vector<std::uint32_t> warm_, cold_, cooling_, leaving_;
   std::vector<std::uint32_t> pending_;  // slots that the worker gives memory
+  std::vector<std::uint32_t> heirs_;    // slots that add() took from warm_ since the last prepare()
   std::vector<tail_copy> copies_;
   std::size_t spare_ = 0;  // page groups of warm_
   sequence_arena_stats stats_;

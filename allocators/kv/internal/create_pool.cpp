@@ -15,7 +15,7 @@ status choose_pool(const device &d, std::shared_ptr<page_pool> &pool) {
     if (pool->properties().location == on_device(d.ordinal())) return {};
     return make_error(errc::invalid_argument, "the pool's memory is not the device's");
   }
-  STILLMAP_ASSIGN_OR_RETURN(pool, page_pool::create(d, {.keep_free = 0}));
+  STILLMAP_ASSIGN_OR_RETURN(pool, page_pool::create(d, {.keep_free = SIZE_MAX}));
   return {};
 }
 

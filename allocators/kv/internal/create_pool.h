@@ -8,7 +8,7 @@
 
 namespace stillmap::kv {
 
-// Where `pool` is empty, creates one that keeps no free page: what the arena does not use, others can.
+// Where `pool` is empty, creates one that keeps free pages until it is trimmed: group_store::options::trims_pool.
 // Errors: not_supported (no virtual memory), invalid_argument (another device's pool).
 status choose_pool(const device &d, std::shared_ptr<page_pool> &pool);
 

@@ -47,6 +47,7 @@ group_store::group_store(const stillmap::device &d, const layout &l, options o,
       layout_(l),
       groups_(o.groups),
       pool_(std::move(o.pool)),
+      trims_pool_(o.trims_pool),
       suspension_(std::move(s)),
       block_(std::move(block)),
       states_(o.groups, state::none) {
@@ -235,6 +236,10 @@ void group_store::work() noexcept {
     round r;
     const status taken = next_round(r);
     const bool goes_on = taken && !r.empty() && perform(r);
+    // Pages that one step gives back are often what the next one maps: only what it did not need is released.
+    if (!goes_on && trims_pool_ && !suspended()) {
+      if (const auto trimmed = pool_->trim(); !trimmed) report_background_error(trimmed.error());
+    }
     const lock_guard lock(mutex_);
     if (!taken) fail_locked(taken.error());
     publish_locked(r);
@@ -321,7 +326,20 @@ bool group_store::perform(round &r) {
   return is_mapped && (r.unmaps.empty() || r.is_unmapped);
 }
 
+// Before pages are mapped there: what was unmapped may still wait for its fence.
+status group_store::collect_retiring(const std::vector<group_index> &groups) const {
+  if (device_.space().stats().retiring_mappings == 0) return {};
+  for (std::uint32_t range = 0; range < layout_.ranges(); ++range) {
+    for (const group_index g : groups) {
+      STILLMAP_RETURN_IF_ERROR(
+          device_.space().collect_range({address(range, g), layout_.page_bytes()}));
+    }
+  }
+  return {};
+}
+
 status group_store::share(const round &r) const {
+  STILLMAP_RETURN_IF_ERROR(collect_retiring(r.shares));
   remap_plan plan({{on_device(device_.ordinal()), access_mode::read_write}});
   const std::size_t page = layout_.page_bytes();
   for (std::uint32_t range = 0; range < layout_.ranges(); ++range) {
@@ -345,14 +363,7 @@ status group_store::unmap(const round &r, stream_ref stream) const {
 
 // Maps as many of the groups as there is memory for.
 status group_store::map(round &r) {
-  if (device_.space().stats().retiring_mappings != 0) {
-    for (std::uint32_t range = 0; range < layout_.ranges(); ++range) {
-      for (const group_index g : r.maps) {
-        STILLMAP_RETURN_IF_ERROR(
-            device_.space().collect_range({address(range, g), layout_.page_bytes()}));
-      }
-    }
-  }
+  STILLMAP_RETURN_IF_ERROR(collect_retiring(r.maps));
   const status all = map_first(r, r.maps.size());
   r.mapped = all ? r.maps.size() : 0;
   const auto is_short = [](const error &e) {  // of the device's memory

@@ -26,6 +26,7 @@ class group_store {
     std::size_t groups = 0;
     bool sharing = false;  // want_shared() is used
     std::shared_ptr<page_pool> pool{};
+    bool trims_pool = false;  // the worker gives back what is free in the pool when it ends
     std::string tag{};
   };
 
@@ -114,6 +115,7 @@ class group_store {
   void work() noexcept STILLMAP_EXCLUDES(mutex_);
   status next_round(round &r) STILLMAP_EXCLUDES(mutex_);
   bool perform(round &r) STILLMAP_EXCLUDES(mutex_);
+  status collect_retiring(const std::vector<group_index> &groups) const;
   status share(const round &r) const;
   status unmap(const round &r, stream_ref stream) const;
   status map(round &r);
@@ -132,6 +134,7 @@ class group_store {
   const layout layout_;
   const std::size_t groups_;
   const std::shared_ptr<page_pool> pool_;
+  const bool trims_pool_;
   const std::shared_ptr<suspension> suspension_;
   const std::shared_ptr<address_block> block_;
   // Pools of pages that were another pool's, kept because the ledger does not. Used by the worker alone.

@@ -354,6 +354,49 @@ TEST_F(kv_arena, a_sequence_grows_in_place_and_shrinks) {
   EXPECT_EQ(device_bytes(), 2 * page());
 }
 
+// The addresses of a removed fork are used again before the device has done what it was given then.
+TEST_F(kv_arena, a_fork_waits_for_the_addresses_of_another) {
+  const auto a = sequence_arena(64, 2);
+  const stream work = make_stream();
+  const auto begin = [&] { return a->begin_step(work); };
+  const auto parent = a->add().value();
+  ASSERT_DONE(a->reserve(parent, 32));
+  ASSERT_DONE(a->prepare(work));
+  ASSERT_DONE(begin());
+  testing::hold(work.get());
+  for (int i = 0; i < 3; ++i) {  // of four slots, the parent has one
+    const auto fork = a->fork(parent, 32).value();
+    ASSERT_DONE(a->prepare(work));
+    ASSERT_DONE(begin());
+    ASSERT_DONE(a->remove(fork));
+    ASSERT_DONE(a->prepare(work));
+    ASSERT_DONE(begin());
+  }
+  const auto fork = a->fork(parent, 32).value();
+  ASSERT_DONE(a->prepare(work));
+  testing::release(work.get());
+  ASSERT_DONE(begin());
+  EXPECT_EQ(a->capacity(fork), 32u);
+}
+
+// A short sequence does not keep what a long one had.
+TEST_F(kv_arena, a_sequence_gets_memory_of_a_removed_one_that_it_needs) {
+  const auto a = sequence_arena(64, 2, 8 * page());
+  const auto first = a->add().value();
+  ASSERT_DONE(a->reserve(first, 64));
+  step(*a);
+  ASSERT_DONE(a->remove(first));
+  step(*a);
+  const std::uint64_t before = maps();
+  const auto second = a->add().value();
+  EXPECT_EQ(a->capacity(second), 0u) << "it has reserved nothing";
+  ASSERT_DONE(a->reserve(second, 20));
+  EXPECT_EQ(a->capacity(second), 32u) << "without a step";
+  step(*a);
+  EXPECT_EQ(maps(), before);
+  EXPECT_EQ(a->stats().memory_bytes, 2 * page());
+}
+
 TEST_F(kv_arena, a_shared_page_is_not_cut) {
   const auto a = sequence_arena(64, 2);
   const auto s = a->add().value();
