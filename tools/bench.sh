@@ -29,6 +29,11 @@ for source in "$STILLMAP_ROOT"/bench/*_bench.cpp; do
   reports+=("$STILLMAP_ROOT/out/bench/$name.json")
   (cd "$STILLMAP_ROOT" && "bazel-bin/bench/$name" --benchmark_out="out/bench/$name.json" "${options[@]}")
 done
+# A key-value cache, under the requests that the program generates.
+say kv_bench
+reports+=("$STILLMAP_ROOT/out/bench/kv_bench.json")
+(cd "$STILLMAP_ROOT" && bazel-bin/bench/kv_bench --json=out/bench/kv_bench.json \
+  ${STILLMAP_BENCH_SMOKE:+--smoke})
 # A program that nobody changed, without the preload and with it.
 for library in "" libstillmap_preload.so; do
   name=preload_calls${library:+_preloaded}

@@ -94,8 +94,8 @@ class timeline_canvas : svg_writer {
       write(left_margin - 10, y_of(bytes) + 4, format_bytes(bytes), "soft", "end");
     }
     write(left_margin, plot_ + plot_height + 20, "0", "soft");
-    write(left_margin + plot_width, plot_ + plot_height + 20, format_count(requests_) + " requests",
-          "soft", "end");
+    write(left_margin + plot_width, plot_ + plot_height + 20,
+          format_count(requests_) + " " + p_.unit, "soft", "end");
   }
 
   // Of steps: in an interval a curve is at its maximum there.
@@ -111,8 +111,7 @@ class timeline_canvas : svg_writer {
   }
 
   void live_area(const timeline_curve &c) {
-    begin_group("allocated by the program, at most " +
-                format_bytes(most(c, &timeline_point::live)));
+    begin_group(p_.live_title + ", at most " + format_bytes(most(c, &timeline_point::live)));
     path(steps(c, &timeline_point::live).add("V", {y_of(0)}).add(" H", {left_margin}).add(" Z"),
          "live");
     end_group();
@@ -135,8 +134,7 @@ class timeline_canvas : svg_writer {
     if (longest != nullptr) {
       box(left_margin, y - 11, 22, 13, "live");
       write(left_margin + 34, y,
-            "allocated by the program, at most " +
-                format_bytes(most(*longest, &timeline_point::live)));
+            p_.live_title + ", at most " + format_bytes(most(*longest, &timeline_point::live)));
       y += legend_pitch;
     }
     for (std::size_t i = 0; i < p_.curves.size(); ++i) {

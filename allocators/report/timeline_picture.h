@@ -28,6 +28,8 @@ struct timeline_picture {
   std::string title, subtitle;
   std::size_t capacity = 0;  // bytes that an allocator may commit, drawn as a line; 0: none
   std::vector<timeline_curve> curves;
+  std::string unit = "requests";  // what timeline_point::requests counts
+  std::string live_title = "allocated by the program";
 };
 
 // Returns one SVG document without scripts, links or fonts, for light and dark pages: the live bytes

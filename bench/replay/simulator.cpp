@@ -6,6 +6,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <sstream>
 #include <string_view>
 #include <unordered_map>
 
@@ -106,6 +108,25 @@ status become_machine(driver &drv, const std::string &profile, bool keep_bytes) 
                 fmt::format("hostcuda does not know the machine '{}'", config));
   }
   return drv.initialise();  // the reset undid it
+}
+
+call_cost modelled_cost(const std::string &function) {
+  const char *environment = ::secure_getenv("HOSTCUDA");
+  const std::string config = environment != nullptr ? environment : "";
+  std::stringstream table(usual_costs);
+  if (const std::size_t at = config.find("costs="); at != config.npos) {
+    const std::size_t begin = at + std::string_view("costs=").size();
+    std::ifstream file(config.substr(begin, config.find(',', begin) - begin));
+    table.str("");
+    table << file.rdbuf();
+  }
+  for (std::string line; std::getline(table, line);) {
+    std::istringstream words(line);
+    std::string name;
+    call_cost cost;
+    if (words >> name >> cost.fixed_ns >> cost.ns_per_mib && name == function) return cost;
+  }
+  return {};
 }
 
 std::optional<std::uint64_t> physical_bytes(const driver &drv) {

@@ -32,6 +32,12 @@ class modelled_time {
  private:
   void *get_;
 };
+// What one call costs by the table that become_machine() gives the simulator, for what is modelled without
+// calling it.
+struct call_cost {
+  double fixed_ns = 0, ns_per_mib = 0;
+};
+call_cost modelled_cost(const std::string &function);
 // All calls of this process, those that other libraries make too; those without a driver_call are
 // left out.
 driver_counts counts_of_process(const driver &drv);

@@ -20,6 +20,7 @@ STILLMAP_MODULES = {
     "vmm/base": [],
     "vmm": ["vmm/base"],
     "allocators": ["vmm", "vmm/base"],
+    "allocators/kv": ["vmm", "vmm/base"],
     "allocators/torch": ["allocators", "vmm", "vmm/base"],
     "allocators/cccl": ["allocators", "vmm", "vmm/base"],
     "checkpoint/base": ["vmm/base"],

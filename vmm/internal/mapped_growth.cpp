@@ -264,6 +264,7 @@ void mapped_buffer::size_changed() {
 }
 
 void mapped_buffer::map_ahead() {
+  const operation_scope scope("growable_buffer::resize");  // for which it was started
   const lock_guard lock(mutex_);
   ahead_due_ = false;
   const std::size_t target =

@@ -53,7 +53,6 @@ status page_pool::start_background_locked() noexcept {
 }
 
 void page_pool::run_background() {
-  const operation_scope scope("page_pool::keep_ready");
   unique_lock lock(background_mutex_);
   for (;;) {
     background_wake_.wait(lock, [this]() STILLMAP_REQUIRES(background_mutex_) {
@@ -76,7 +75,10 @@ void page_pool::run_background() {
     creating_ = true;
     const std::size_t wanted = keep_ready_;
     lock.unlock();
-    const auto more = prepare_one(wanted);
+    const auto more = [&] {
+      const operation_scope scope("page_pool::keep_ready");  // a job has one of its own
+      return prepare_one(wanted);
+    }();
     if (!more) {
       const lock_guard stats_lock(mutex_);
       ++stats_.background_failures;

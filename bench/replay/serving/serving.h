@@ -17,12 +17,14 @@ namespace stillmap::replay {
 struct serving_request {
   double arrives = 0;                    // seconds
   std::uint32_t prompt = 0, answer = 0;  // tokens
+  // Of 512 prompt tokens each, the last of fewer: requests with equal ids begin alike. Empty: not known.
+  std::vector<std::uint64_t> prompt_blocks{};
   bool operator==(const serving_request &) const = default;
 };
 
 // Recorded requests in the order of arrival, the first at 0: a CSV with a line of
 // names, then arrival (a date and time, or seconds), prompt tokens, generated tokens; or one JSON
-// object a line with `timestamp` (milliseconds), `input_length` and `output_length`.
+// object a line with `timestamp` (milliseconds), `input_length`, `output_length` and, if known, `hash_ids`.
 // Errors: invalid_argument, with file and line.
 result<std::vector<serving_request>> read_requests(const std::string &path);
 result<std::vector<serving_request>> parse_requests(std::string_view text, std::string_view name,

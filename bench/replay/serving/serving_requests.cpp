@@ -8,6 +8,7 @@
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "bench/replay/internal/failure.h"
 #include "bench/replay/serving/serving.h"
@@ -64,12 +65,31 @@ std::optional<Number> member(std::string_view line, std::string_view key) {
   return number<Number>(line.substr(at + 1, line.find_first_of(",}", at) - at - 1));
 }
 
+// The numbers of a list; none if there is no such member.
+std::optional<std::vector<std::uint64_t>> numbers(std::string_view line, std::string_view key) {
+  std::vector<std::uint64_t> all;
+  std::size_t at = line.find(fmt::format("\"{}\"", key));
+  if (at == line.npos) return all;
+  at = line.find('[', at);
+  const std::size_t end = line.find(']', at);
+  if (at == line.npos || end == line.npos) return std::nullopt;
+  for (++at; at < end;) {
+    const std::size_t comma = std::min(line.find(',', at), end);
+    const auto n = number<std::uint64_t>(line.substr(at, comma - at));
+    if (!n) return std::nullopt;
+    all.push_back(*n);
+    at = comma + 1;
+  }
+  return all;
+}
+
 std::optional<serving_request> of_json(std::string_view line) {
   const auto when = member<double>(line, "timestamp");
   const auto prompt = member<std::uint32_t>(line, "input_length");
   const auto answer = member<std::uint32_t>(line, "output_length");
-  if (!when || !prompt || !answer || !std::isfinite(*when)) return std::nullopt;
-  return serving_request{*when / 1000, *prompt, *answer};
+  auto blocks = numbers(line, "hash_ids");
+  if (!when || !prompt || !answer || !blocks || !std::isfinite(*when)) return std::nullopt;
+  return serving_request{*when / 1000, *prompt, *answer, std::move(*blocks)};
 }
 
 }  // namespace
@@ -86,12 +106,12 @@ result<std::vector<serving_request>> parse_requests(std::string_view text, std::
     text.remove_prefix(std::min(end + 1, text.size()));
     if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
     if (line.empty() || (!json_lines && line_number == 1)) continue;  // the names of the columns
-    const auto r = json_lines ? of_json(line) : of_csv(line);
+    auto r = json_lines ? of_json(line) : of_csv(line);
     if (!r || r->prompt > most_tokens || r->answer > most_tokens) {
       return fail(errc::invalid_argument,
                   fmt::format("{}:{}: no request: '{}'", name, line_number, line.substr(0, 80)));
     }
-    out.push_back(*r);
+    out.push_back(std::move(*r));
   }
   if (out.empty()) return fail(errc::invalid_argument, fmt::format("{}: no requests", name));
   std::stable_sort(out.begin(), out.end(),

@@ -40,7 +40,7 @@ TEST(RequestsTest, ReadsBothFormatsAndSortsThem) {
       "\n",
       "a.jsonl", true);
   ASSERT_TRUE(json) << json.error().message();
-  EXPECT_EQ(*json, (std::vector<serving_request>{{0, 7, 2}}));
+  EXPECT_EQ(*json, (std::vector<serving_request>{{0, 7, 2, {1, 2}}}));
 }
 
 TEST(RequestsTest, DatesAreSecondsApart) {

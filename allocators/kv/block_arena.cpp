@@ -1,0 +1,515 @@
+#include "stillmap/allocators/kv/block_arena.h"
+
+#include <algorithm>
+
+#include "stillmap/allocators/kv/internal/create_pool.h"
+#include "stillmap/allocators/kv/internal/group_store.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
+
+namespace stillmap::kv {
+
+result<std::unique_ptr<block_arena>> block_arena::create(const stillmap::device &d,
+                                                         block_arena_options options) {
+  return with_host_memory("kv::block_arena::create", [&]() -> result<std::unique_ptr<block_arena>> {
+    if (options.blocks == 0 || options.blocks >= none) {
+      return make_error(errc::invalid_argument, "the number of blocks is 0 or too large",
+                        options.blocks, none - 1, error_unit::items);
+    }
+    const bool own_pool = !options.pool;
+    STILLMAP_RETURN_IF_ERROR(choose_pool(d, options.pool));
+    STILLMAP_ASSIGN_OR_RETURN(
+        const kv::layout l,
+        kv::layout::create(options.shape, options.tokens_per_block, options.pool->page_bytes(),
+                           options.layers_per_range));
+    if (options.blocks > (SIZE_MAX >> 1) / l.block_stride()) {
+      return make_error(errc::invalid_argument, "the blocks exceed any address space",
+                        options.blocks, (SIZE_MAX >> 1) / l.block_stride(), error_unit::items);
+    }
+    STILLMAP_ASSIGN_OR_RETURN(auto store,
+                              group_store::create(d, l,
+                                                  {.groups = l.pages_of(0, options.blocks).count,
+                                                   .sharing = false,
+                                                   .pool = options.pool,
+                                                   .trims_pool = own_pool,
+                                                   .tag = options.tag}));
+    return std::unique_ptr<block_arena>(new block_arena(l, std::move(store), options));
+  });
+}
+
+block_arena::block_arena(kv::layout l, std::unique_ptr<group_store> store,
+                         const block_arena_options &options)
+    : layout_(l),
+      blocks_(options.blocks),
+      spare_blocks_(options.spare_blocks),
+      store_(std::move(store)),
+      references_(blocks_, 0) {
+  const std::uint32_t cells = cell_of(static_cast<block_id>(blocks_ - 1)) + 1;
+  cells_.resize(cells);
+  needs_.assign(store_->groups(), 0);
+  pending_.reserve(cells);
+  std::uint32_t most = 0;
+  for (std::uint32_t c = 0; c < cells; ++c) most = std::max(most, blocks_of(c));
+  lists_.assign(std::size_t{most} + 2, none);
+}
+
+block_arena::~block_arena() = default;
+
+device_address block_arena::tensor(std::uint32_t layer, std::uint32_t tensor) const {
+  return store_->address(layout_.range_of(layer), 0) + layout_.offset_in_range(layer, tensor);
+}
+
+virtual_range block_arena::range() const {
+  return store_->block()->range();
+}
+
+std::uint64_t block_arena::generation() const {
+  return store_->block()->generation();
+}
+
+// ---- cells -----------------------------------------------------------------------------------------
+
+std::uint32_t block_arena::cell_of(block_id b) const {
+  if (layout_.block_stride() >= layout_.page_bytes()) return b;
+  return static_cast<std::uint32_t>(b * layout_.block_stride() / layout_.page_bytes());
+}
+
+block_id block_arena::first_block(std::uint32_t c) const {
+  if (layout_.block_stride() >= layout_.page_bytes()) {
+    return std::min(c, static_cast<block_id>(blocks_));
+  }
+  const std::size_t first = divide_up(c * layout_.page_bytes(), layout_.block_stride());
+  return static_cast<block_id>(std::min(first, blocks_));
+}
+
+std::size_t block_arena::list_of(std::uint32_t c) const {
+  const std::uint32_t n = free_blocks_of(c);
+  return n == blocks_of(c) ? lists_.size() - 1 : n;
+}
+
+void block_arena::link(std::uint32_t c) {
+  std::uint32_t &head = lists_[list_of(c)];
+  cells_[c].previous = none;
+  cells_[c].next = head;
+  if (head != none) cells_[head].previous = c;
+  head = c;
+}
+
+void block_arena::unlink(std::uint32_t c) {
+  const cell &gone = cells_[c];
+  (gone.previous == none ? lists_[list_of(c)] : cells_[gone.previous].next) = gone.next;
+  if (gone.next != none) cells_[gone.next].previous = gone.previous;
+}
+
+// Changes the counts of a ready cell.
+template <class Change>
+void block_arena::change(std::uint32_t c, const Change &change) {
+  unlink(c);
+  free_ready_ -= free_blocks_of(c);
+  change(cells_[c]);
+  free_ready_ += free_blocks_of(c);
+  link(c);
+}
+
+void block_arena::add_memory(std::uint32_t c) {
+  const page_span pages = layout_.pages_of(first_block(c), blocks_of(c));
+  for (std::size_t g = pages.first; g < pages.end(); ++g) {
+    if (needs_[g]++ == 0) store_->want(static_cast<group_index>(g));
+  }
+  cells_[c].wanted = true;
+  pending_.push_back(c);
+  free_pending_ += blocks_of(c);
+}
+
+// Of a cell that is free and not ready.
+void block_arena::remove_memory(std::uint32_t c) {
+  const page_span pages = layout_.pages_of(first_block(c), blocks_of(c));
+  for (std::size_t g = pages.first; g < pages.end(); ++g) {
+    if (--needs_[g] == 0) store_->give_up(static_cast<group_index>(g));
+  }
+  cells_[c].wanted = false;
+  lowest_unwanted_ = std::min(lowest_unwanted_, c);
+}
+
+// The lowest addresses first: the fewest calls map and unmap what is adjacent.
+std::uint32_t block_arena::next_cell_without_memory() {
+  while (lowest_unwanted_ < cells_.size() && cells_[lowest_unwanted_].wanted) ++lowest_unwanted_;
+  return lowest_unwanted_ < cells_.size() ? lowest_unwanted_ : none;
+}
+
+// ---- steps -----------------------------------------------------------------------------------------
+
+status block_arena::prepare(std::size_t free_blocks, stream_ref stream) {
+  const operation_scope scope("kv::block_arena::prepare");
+  while (free_ready_ + free_pending_ < free_blocks) {
+    const std::uint32_t c = next_cell_without_memory();
+    if (c == none) break;  // allocate() says so, if the blocks are really asked for
+    add_memory(c);
+  }
+  const std::size_t keep =
+      free_blocks > SIZE_MAX - spare_blocks_ ? SIZE_MAX : free_blocks + spare_blocks_;
+  for (std::uint32_t c = lists_.back(); c != none;) {
+    const std::uint32_t next = cells_[c].next;
+    const std::size_t freed = blocks_of(c);
+    if (free_ready_ + free_pending_ < keep || free_ready_ + free_pending_ - freed < keep) break;
+    unlink(c);
+    cells_[c].ready = false;
+    free_ready_ -= freed;
+    remove_memory(c);
+    c = next;
+  }
+  return store_->start(stream);
+}
+
+status block_arena::begin_step() {
+  const operation_scope scope("kv::block_arena::begin_step");
+  if (store_->suspended()) {
+    return make_error(errc::busy, "the arena's memory is suspended: resume its tag first");
+  }
+  ++stats_.steps;
+  if (pending_.empty() && store_->settled()) return {};
+  if (!store_->idle()) ++stats_.steps_that_waited;
+  std::vector<group_index> lost;
+  const status done = store_->finish(lost);
+  take_ready();
+  return done;
+}
+
+// After the worker: cells whose page groups all have memory are ready, the others give up theirs.
+void block_arena::take_ready() {
+  for (const std::uint32_t c : pending_) {
+    const page_span pages = layout_.pages_of(first_block(c), blocks_of(c));
+    bool complete = true;
+    for (std::size_t g = pages.first; g < pages.end(); ++g) {
+      complete = complete && store_->mapped(static_cast<group_index>(g));
+    }
+    if (complete) {
+      cells_[c].ready = true;
+      free_ready_ += blocks_of(c);
+      link(c);
+    } else {
+      remove_memory(c);
+    }
+  }
+  pending_.clear();
+  free_pending_ = 0;
+}
+
+// ---- blocks ----------------------------------------------------------------------------------------
+
+// For `wanted` blocks, which stay together if they can: the cell in use with the fewest free blocks that has as many;
+// for as many as a cell has, a free cell; the cell in use with the most free blocks; a free one.
+std::uint32_t block_arena::choose_cell(std::size_t wanted) const {
+  const std::size_t empty = lists_.size() - 1;
+  for (std::size_t n = std::min(wanted, empty); n < empty; ++n) {
+    if (lists_[n] != none) return lists_[n];
+  }
+  if (wanted >= empty - 1 && lists_[empty] != none) return lists_[empty];
+  for (std::size_t n = std::min(wanted, empty); n-- > 1;) {
+    if (lists_[n] != none) return lists_[n];
+  }
+  return lists_[empty];
+}
+
+// Takes free blocks of a ready cell, in order, until `out` is full. Returns how many.
+std::size_t block_arena::take(std::uint32_t c, std::span<block_id> out) {
+  std::size_t n = 0;
+  const block_id end = first_block(c + 1);
+  for (block_id b = first_block(c); b < end && n < out.size(); ++b) {
+    if (references_[b] != 0) continue;
+    references_[b] = 1;
+    out[n++] = b;
+  }
+  change(c, [&](cell &in) {
+    in.used += static_cast<std::uint32_t>(n);
+    in.last_use = clock_;
+  });
+  stats_.used += n;
+  return n;
+}
+
+status block_arena::allocate(std::span<block_id> out, std::optional<block_id> after) {
+  const operation_scope scope("kv::block_arena::allocate");
+  if (after) {
+    STILLMAP_RETURN_IF_ERROR(check(*after));
+    if (references_[*after] == 0) {
+      return make_error(errc::invalid_argument, "the block that the first one continues is free",
+                        *after);
+    }
+  }
+  if (out.size() > free_ready_) {
+    return make_error(
+        errc::out_of_memory, "fewer free blocks have memory: prepare more, or free some",
+        out.size() * block_total_bytes(), free_ready_ * block_total_bytes(), error_unit::bytes);
+  }
+  ++clock_;
+  if (after && !out.empty() && cells_[cell_of(*after)].ready &&
+      free_blocks_of(cell_of(*after)) != 0) {
+    out = out.subspan(take(cell_of(*after), out));
+  }
+  while (!out.empty()) out = out.subspan(take(choose_cell(out.size()), out));
+  return {};
+}
+
+status block_arena::check(block_id b) const {
+  if (b < blocks_) return {};
+  return make_error(errc::invalid_argument, "there is no such block", b, blocks_);
+}
+
+status block_arena::retain(std::span<const block_id> blocks) {
+  const operation_scope scope("kv::block_arena::retain");
+  for (const block_id b : blocks) {
+    STILLMAP_RETURN_IF_ERROR(check(b));
+    if (references_[b] == 0) return make_error(errc::invalid_argument, "the block is free", b);
+    if (references_[b] != is_cached && references_[b] > is_cached - 1 - blocks.size()) {
+      return make_error(errc::invalid_argument, "the block has too many references", b);
+    }
+  }
+  ++clock_;
+  for (const block_id b : blocks) {
+    cells_[cell_of(b)].last_use = clock_;
+    if (references_[b] != is_cached) {
+      ++references_[b];
+      continue;
+    }
+    references_[b] = 1;
+    change(cell_of(b), [](cell &in) { --in.cached, ++in.used; });
+    --stats_.cached;
+    ++stats_.used;
+  }
+  return {};
+}
+
+status block_arena::release(std::span<const block_id> blocks, contents then) {
+  const operation_scope scope("kv::block_arena::release");
+  ++clock_;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const status one = release_one(blocks[i], then);
+    if (one) continue;
+    // A block may be named twice, so what is wrong shows only here.
+    while (i-- > 0) {
+      const block_id b = blocks[i];
+      if (references_[b] != 0 && references_[b] != is_cached) {
+        ++references_[b];
+        continue;
+      }
+      const bool kept = references_[b] == is_cached;
+      references_[b] = 1;
+      change(cell_of(b), [&](cell &in) { in.cached -= kept ? 1 : 0, ++in.used; });
+      stats_.cached -= kept ? 1 : 0;
+      ++stats_.used;
+    }
+    return one;
+  }
+  return {};
+}
+
+status block_arena::release_one(block_id b, contents then) {
+  STILLMAP_RETURN_IF_ERROR(check(b));
+  if (references_[b] == 0 || references_[b] == is_cached) {
+    return make_error(errc::invalid_argument, "the block has no reference", b);
+  }
+  if (--references_[b] != 0) return {};
+  const bool keep = then == contents::keep;
+  if (keep) references_[b] = is_cached;
+  change(cell_of(b), [&](cell &in) {
+    --in.used;
+    in.cached += keep ? 1 : 0;
+    in.last_use = clock_;
+  });
+  --stats_.used;
+  stats_.cached += keep ? 1 : 0;
+  return {};
+}
+
+status block_arena::drop(std::span<const block_id> blocks) {
+  const operation_scope scope("kv::block_arena::drop");
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    status one = check(blocks[i]);
+    if (one && references_[blocks[i]] != is_cached) {
+      one = make_error(errc::invalid_argument, "the block is not cached", blocks[i]);
+    }
+    if (one) {
+      references_[blocks[i]] = 0;
+      change(cell_of(blocks[i]), [](cell &in) { --in.cached; });
+      --stats_.cached;
+      continue;
+    }
+    while (i-- > 0) {
+      references_[blocks[i]] = is_cached;
+      change(cell_of(blocks[i]), [](cell &in) { ++in.cached; });
+      ++stats_.cached;
+    }
+    return one;
+  }
+  return {};
+}
+
+status block_arena::evict(std::size_t blocks, std::vector<block_id> &evicted) {
+  return with_host_memory("kv::block_arena::evict", [&]() -> status {
+    std::vector<std::uint32_t> unused;
+    for (std::uint32_t c = 0; c < cells_.size(); ++c) {
+      if (cells_[c].ready && cells_[c].cached != 0) unused.push_back(c);
+    }
+    // Cells that get free first; a clock that has run over is still in order where differences are small.
+    std::sort(unused.begin(), unused.end(), [&](std::uint32_t a, std::uint32_t b) {
+      if ((cells_[a].used == 0) != (cells_[b].used == 0)) return cells_[a].used == 0;
+      return clock_ - cells_[a].last_use > clock_ - cells_[b].last_use;
+    });
+    evicted.reserve(evicted.size() + std::min(stats_.cached, blocks + lists_.size()));
+    for (const std::uint32_t c : unused) {
+      if (blocks == 0) break;
+      const std::uint32_t n = cells_[c].cached;
+      for (block_id b = first_block(c); b < first_block(c + 1); ++b) {
+        if (references_[b] != is_cached) continue;
+        references_[b] = 0;
+        evicted.push_back(b);
+      }
+      change(c, [](cell &in) { in.cached = 0; });
+      stats_.cached -= n;
+      blocks -= std::min<std::size_t>(blocks, n);
+    }
+    return {};
+  });
+}
+
+// ---- memory ----------------------------------------------------------------------------------------
+
+result<std::size_t> block_arena::missing_for(std::size_t blocks) const {
+  const operation_scope scope("kv::block_arena::missing_for");
+  const std::size_t have = free_ready_ + free_pending_;
+  if (blocks <= have) return std::size_t{0};
+  // Blocks per cell as they are on average: a page group is shared by neighbours.
+  const std::size_t bytes = layout_.pages_of(0, blocks - have).count * layout_.group_bytes();
+  return missing_memory(store_->device(), *store_->pool(), bytes);
+}
+
+result<std::vector<block_move>> block_arena::compact(std::size_t most, stream_ref stream) {
+  return with_host_memory("kv::block_arena::compact", [&]() -> result<std::vector<block_move>> {
+    const auto live = [&](std::uint32_t c) { return cells_[c].used + cells_[c].cached; };
+    std::vector<std::uint32_t> partial;
+    for (std::uint32_t c = 0; c < cells_.size(); ++c) {
+      if (cells_[c].ready && live(c) != 0 && free_blocks_of(c) != 0) partial.push_back(c);
+    }
+    std::sort(partial.begin(), partial.end(),
+              [&](std::uint32_t a, std::uint32_t b) { return live(a) < live(b); });
+    std::size_t room = 0;
+    for (const std::uint32_t c : partial) room += free_blocks_of(c);
+    std::vector<block_move> moves;
+    // Cells from the front are emptied into free blocks of those at the back.
+    std::size_t back = partial.size();
+    block_id to = 0, to_end = 0;
+    const auto next_free = [&](std::size_t front) {
+      for (;; ++to) {
+        while (to == to_end) {
+          if (--back == front) return false;
+          to = first_block(partial[back]);
+          to_end = first_block(partial[back] + 1);
+        }
+        if (references_[to] == 0) return true;
+      }
+    };
+    for (std::size_t front = 0; front < back; ++front) {
+      const std::uint32_t c = partial[front];
+      room -= free_blocks_of(c);
+      if (moves.size() + live(c) > most || room < live(c)) break;
+      const std::size_t before = moves.size();
+      bool fits = true;
+      for (block_id b = first_block(c); fits && b < first_block(c + 1); ++b) {
+        if (references_[b] == 0) continue;
+        fits = next_free(front);
+        if (fits) moves.push_back({b, to++});
+      }
+      if (!fits) {
+        moves.resize(before);
+        break;
+      }
+      room -= live(c);
+    }
+    STILLMAP_RETURN_IF_ERROR(copy(moves, stream));
+    for (const block_move m : moves) {
+      const bool kept = references_[m.from] == is_cached;
+      references_[m.to] = std::exchange(references_[m.from], 0);
+      change(cell_of(m.from), [&](cell &in) { --(kept ? in.cached : in.used); });
+      change(cell_of(m.to), [&](cell &in) { ++(kept ? in.cached : in.used); });
+    }
+    stats_.moved_blocks += moves.size();
+    return moves;
+  });
+}
+
+// Neighbours that become neighbours are copied in one.
+status block_arena::copy(std::span<const block_move> moves, stream_ref stream) const {
+  if (moves.empty()) return {};
+  const driver &drv = store_->device().driver();
+  const context_guard guard(drv, store_->device().context());
+  STILLMAP_RETURN_IF_ERROR(guard.entered());
+  for (std::size_t i = 0; i < moves.size();) {
+    std::size_t n = 1;
+    while (i + n < moves.size() && moves[i + n].from == moves[i].from + n &&
+           moves[i + n].to == moves[i].to + n) {
+      ++n;
+    }
+    for (std::uint32_t r = 0; r < layout_.ranges(); ++r) {
+      const device_address at = store_->address(r, 0);
+      const std::size_t stride = layout_.block_stride();
+      STILLMAP_RETURN_IF_ERROR(drv.copy_on_device_async(
+          at + moves[i].to * stride, at + moves[i].from * stride, n * stride, stream.get()));
+    }
+    i += n;
+  }
+  return {};
+}
+
+result<std::size_t> block_arena::trim() {
+  const operation_scope scope("kv::block_arena::trim");
+  std::vector<group_index> lost;
+  status before = store_->finish(lost);
+  take_ready();
+  if (!before && !before.error().is(errc::out_of_memory)) return tl::unexpected(before.error());
+  for (std::uint32_t c = lists_.back(); c != none;) {
+    const std::uint32_t next = cells_[c].next;
+    unlink(c);
+    cells_[c].ready = false;
+    free_ready_ -= blocks_of(c);
+    remove_memory(c);
+    c = next;
+  }
+  const std::size_t created = store_->pool()->stats().created.bytes();
+  STILLMAP_RETURN_IF_ERROR(store_->settle());
+  STILLMAP_RETURN_IF_ERROR(store_->pool()->trim());
+  const std::size_t left = store_->pool()->stats().created.bytes();
+  return created - std::min(created, left);
+}
+
+std::vector<cell_occupancy> block_arena::occupancy() const {
+  std::vector<cell_occupancy> all(cells_.size());
+  for (std::uint32_t c = 0; c < cells_.size(); ++c) {
+    all[c] = {first_block(c), blocks_of(c), cells_[c].used, cells_[c].cached, cells_[c].ready};
+  }
+  return all;
+}
+
+std::vector<std::pair<block_id, std::uint32_t>> block_arena::committed_ranges() const {
+  std::vector<std::pair<block_id, std::uint32_t>> all;
+  for (std::uint32_t c = 0; c < cells_.size(); ++c) {
+    if (!cells_[c].ready) continue;
+    const block_id first = first_block(c);
+    if (!all.empty() && all.back().first + all.back().second == first) {
+      all.back().second += blocks_of(c);
+    } else {
+      all.emplace_back(first, blocks_of(c));
+    }
+  }
+  return all;
+}
+
+block_arena_stats block_arena::stats() const {
+  block_arena_stats now = stats_;
+  now.free = free_ready_;
+  now.mapped_bytes = store_->mapped_groups() * layout_.group_bytes();
+  return now;
+}
+
+}  // namespace stillmap::kv

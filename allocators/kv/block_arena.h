@@ -1,0 +1,199 @@
+// Key-value memory in blocks of tokens, as paged attention uses it: one tensor a layer whose addresses never change,
+// of which only the blocks in use have memory. The arena gives out block ids so that sequences which end free whole
+// pages. docs/kv_arena.md#blocks
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "stillmap/allocators/kv/layout.h"
+#include "stillmap/vmm/device.h"
+#include "stillmap/vmm/page_pool.h"
+#include "stillmap/vmm/stream.h"
+
+namespace stillmap::kv {
+
+class group_store;
+
+using block_id = std::uint32_t;
+
+struct block_arena_options {
+  kv::shape shape{};
+  std::size_t tokens_per_block = 16;
+  std::size_t blocks = 0;              // the most there can be: addresses, not memory
+  std::uint32_t layers_per_range = 0;  // 0: the rule of layout::create
+  // Blocks with memory that are kept beyond what prepare() is asked for, so that a load that rises and falls a little
+  // maps nothing.
+  std::size_t spare_blocks = 64;
+  std::shared_ptr<page_pool>
+      pool{};  // empty: one of its own, which gives back what a step does not need
+  std::string tag = "kv cache";  // for suspend, snapshots and reports
+};
+
+struct block_arena_stats {
+  std::size_t used = 0, cached = 0;     // blocks
+  std::size_t free = 0;                 // blocks with memory and without contents
+  std::size_t mapped_bytes = 0;         // of the page groups with memory
+  std::uint64_t steps = 0;              // begin_step()
+  std::uint64_t steps_that_waited = 0;  // of these: the worker was not done
+  std::uint64_t moved_blocks = 0;       // compact()
+};
+
+// Of the blocks that begin in one page group (one block, where a block is larger).
+struct cell_occupancy {
+  block_id first = 0;
+  std::uint32_t blocks = 0, used = 0, cached = 0;
+  bool has_memory = false;
+};
+
+struct block_move {
+  block_id from = 0, to = 0;
+};
+
+// A block is free, used (it has references) or cached (it has contents that are worth keeping, and no reference).
+// Threads: externally synchronised; the worker, which maps and unmaps, is synchronised internally.
+// Streams: a block that was freed may be given out again at once, so its next use must be ordered after its last one:
+//   one stream for all steps, or streams that the caller orders. Pages are taken away only after a fence.
+// Failure: every operation leaves the arena as it was, unless it says otherwise.
+class block_arena {
+ public:
+  // Errors: those of layout::create; invalid_argument (no blocks, or more than 2^32 - 2; a pool of another device),
+  //         not_supported (the device has no virtual memory), address_space_exhausted.
+  // Cost:   one reserve; no memory.
+  static result<std::unique_ptr<block_arena>> create(const stillmap::device &d,
+                                                     block_arena_options options);
+  // Waits for the device's work.
+  ~block_arena();
+  block_arena(const block_arena &) = delete;
+  block_arena &operator=(const block_arena &) = delete;
+
+  // ---- addresses: constant for life ----------------------------------------------------------------
+
+  const kv::layout &layout() const { return layout_; }
+  // Block 0 of a tensor; block i is i * layout().block_stride() bytes further. Requires: layer < shape.layers,
+  // tensor < shape.tensors.
+  device_address tensor(std::uint32_t layer, std::uint32_t tensor) const;
+  std::size_t blocks() const { return blocks_; }
+  virtual_range range() const;
+  // Rises whenever pages behind any address change: for those who register memory with a NIC.
+  std::uint64_t generation() const;
+
+  // ---- steps ---------------------------------------------------------------------------------------
+
+  // The next step needs `free_blocks` blocks. The worker maps what is missing, and unmaps what is free beyond that and
+  // beyond spare_blocks, once `stream` has done what is queued on it. Call it while the step before runs.
+  // Errors: of the host: a thread or memory that cannot be had.
+  // Cost:   no driver call on this thread; where nothing is to do, no call at all.
+  status prepare(std::size_t free_blocks, stream_ref stream);
+  // Waits for the worker, if it is not done. What it mapped can be allocated from now on.
+  // Errors: out_of_memory (value = bytes that were to be mapped, limit = bytes that there were for them: they are
+  //         mapped), busy (suspended), the driver's. The step may run with the blocks that there are.
+  // Cost:   no driver call, no synchronisation of the device.
+  status begin_step();
+
+  // ---- blocks --------------------------------------------------------------------------------------
+
+  // Fills `out` with free blocks that have memory, each with one reference. `after`: the block that the first one
+  // continues; it is best the sequence's last.
+  // Errors: out_of_memory (value = bytes of the blocks, limit = bytes of those that are free and have memory: prepare
+  //         more, or free some), invalid_argument (`after` is not used).
+  // Cost:   no driver call.
+  status allocate(std::span<block_id> out, std::optional<block_id> after = std::nullopt);
+  // One reference more to each block: it is used, or cached.
+  // Errors: invalid_argument (a block that is free, or is none: value, limit = blocks()).
+  status retain(std::span<const block_id> blocks);
+  enum class contents { drop, keep };
+  // One reference less. A block without references is free, or, with contents::keep, cached.
+  // Errors: invalid_argument (a block that is not used).
+  status release(std::span<const block_id> blocks, contents then = contents::drop);
+  // Frees cached blocks. Errors: invalid_argument (a block that is not cached).
+  status drop(std::span<const block_id> blocks);
+  // Frees cached blocks, whole page groups at a time, those first that were used longest ago, until `blocks` are freed
+  // or there are no more. Appends them to `evicted`: the caller forgets what they held.
+  // Errors: out_of_memory (of the host).
+  status evict(std::size_t blocks, std::vector<block_id> &evicted);
+
+  // ---- memory --------------------------------------------------------------------------------------
+
+  // Bytes that are missing for `blocks` more blocks beside those that are used and cached: 0 where prepare() of that
+  // many would succeed now. Errors: the driver's. Cost: one query of the device's memory.
+  result<std::size_t> missing_for(std::size_t blocks) const;
+  // Moves blocks from the page groups with the fewest into others, if a group gets empty by it: at most `most` blocks. Copies on
+  // `stream`; the blocks have their new ids, references and all, when it returns. The caller renames them in its tables.
+  // Errors: the driver's; out_of_memory (of the host).
+  // Cost:   one copy per block and range, fewer where neighbours move together.
+  result<std::vector<block_move>> compact(std::size_t most, stream_ref stream);
+  // Unmaps all that is free, waits for it, and gives it back to the device. Returns the bytes that the device got.
+  // Errors: the driver's, busy (suspended).
+  result<std::size_t> trim();
+
+  // May throw std::bad_alloc.
+  std::vector<cell_occupancy> occupancy() const;
+  // Ranges of blocks with memory, in order: what may be registered. May throw std::bad_alloc.
+  std::vector<std::pair<block_id, std::uint32_t>> committed_ranges() const;
+  block_arena_stats stats() const;
+
+ private:
+  static constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
+  static constexpr std::uint32_t is_cached = none;  // in place of a count of references
+
+  // The blocks that begin in one page group, or one block where it is larger: what gets memory together.
+  struct cell {
+    std::uint32_t used = 0, cached = 0;
+    std::uint32_t next = none, previous = none;  // in a list of lists_
+    std::uint32_t last_use = 0;
+    bool wanted = false;  // it has memory, or the worker gives it some
+    bool ready = false;   // its blocks may be given out
+  };
+
+  block_arena(kv::layout l, std::unique_ptr<group_store> store, const block_arena_options &options);
+
+  std::uint32_t cell_of(block_id b) const;
+  block_id first_block(std::uint32_t c) const;
+  std::uint32_t blocks_of(std::uint32_t c) const { return first_block(c + 1) - first_block(c); }
+  std::uint32_t free_blocks_of(std::uint32_t c) const {
+    return blocks_of(c) - cells_[c].used - cells_[c].cached;
+  }
+  std::size_t list_of(std::uint32_t c) const;
+  void link(std::uint32_t c);
+  void unlink(std::uint32_t c);
+  template <class Change>
+  void change(std::uint32_t c, const Change &change);
+  void add_memory(std::uint32_t c);
+  void remove_memory(std::uint32_t c);
+  std::uint32_t next_cell_without_memory();
+  void take_ready();
+  std::uint32_t choose_cell(std::size_t wanted) const;
+  std::size_t take(std::uint32_t c, std::span<block_id> out);
+  status check(block_id b) const;
+  status copy(std::span<const block_move> moves, stream_ref stream) const;
+  status release_one(block_id b, contents then);
+  std::size_t block_total_bytes() const {
+    return layout_.block_bytes() * layout_.shape().layers * layout_.shape().tensors;
+  }
+
+  const kv::layout layout_;
+  const std::size_t blocks_;
+  const std::size_t spare_blocks_;
+  const std::unique_ptr<group_store> store_;
+  std::vector<std::uint32_t> references_;  // of each block: 0 is free
+  std::vector<cell> cells_;
+  std::vector<std::uint16_t>
+      needs_;  // of each page group: cells that are wanted and have bytes in it
+  // Ready cells, by how many of their blocks are free; the last list has those of which all are.
+  std::vector<std::uint32_t> lists_;
+  std::vector<std::uint32_t> pending_;  // cells that the worker gives memory
+  std::uint32_t lowest_unwanted_ = 0;   // no cell below has no memory
+  std::size_t free_ready_ = 0, free_pending_ = 0;
+  std::uint32_t clock_ = 0;
+  block_arena_stats stats_;
+};
+
+}  // namespace stillmap::kv

@@ -1,0 +1,18 @@
+// The page pool of an arena, and what it could still get.
+#pragma once
+
+#include <memory>
+
+#include "stillmap/vmm/device.h"
+#include "stillmap/vmm/page_pool.h"
+
+namespace stillmap::kv {
+
+// Where `pool` is empty, creates one that keeps free pages until it is trimmed: group_store::options::trims_pool.
+// Errors: not_supported (no virtual memory), invalid_argument (another device's pool).
+status choose_pool(const device &d, std::shared_ptr<page_pool> &pool);
+
+// How many of `bytes` neither the pool nor the device has. Cost: one query.
+result<std::size_t> missing_memory(const device &d, const page_pool &pool, std::size_t bytes);
+
+}  // namespace stillmap::kv

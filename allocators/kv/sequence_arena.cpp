@@ -1,0 +1,353 @@
+#include "stillmap/allocators/kv/sequence_arena.h"
+
+#include <algorithm>
+
+#include "stillmap/allocators/kv/internal/create_pool.h"
+#include "stillmap/allocators/kv/internal/group_store.h"
+#include "stillmap/vmm/base/host_memory.h"
+#include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
+
+namespace stillmap::kv {
+
+result<std::unique_ptr<sequence_arena>> sequence_arena::create(const stillmap::device &d,
+                                                               sequence_arena_options options) {
+  return with_host_memory(
+      "kv::sequence_arena::create", [&]() -> result<std::unique_ptr<sequence_arena>> {
+        if (options.sequences == 0 || options.sequences > UINT32_MAX / 4) {
+          return make_error(errc::invalid_argument, "the number of sequences is 0 or too large",
+                            options.sequences, UINT32_MAX / 4, error_unit::items);
+        }
+        if (options.longest == 0) {
+          return make_error(errc::invalid_argument, "the longest sequence has no tokens");
+        }
+        const bool own_pool = !options.pool;
+        STILLMAP_RETURN_IF_ERROR(choose_pool(d, options.pool));
+        STILLMAP_ASSIGN_OR_RETURN(const kv::layout l,
+                                  kv::layout::create(options.shape, 1, options.pool->page_bytes(),
+                                                     options.layers_per_range));
+        // A removed sequence's addresses cannot be used until the worker has unmapped them.
+        const std::size_t slots = options.sequences * 2;
+        const std::size_t most = (SIZE_MAX >> 1) / l.block_stride();
+        if (options.longest > most || l.pages_of(0, options.longest).count > UINT32_MAX / slots) {
+          return make_error(errc::invalid_argument, "the sequences exceed any address space",
+                            options.longest, most, error_unit::items);
+        }
+        STILLMAP_ASSIGN_OR_RETURN(
+            auto store, group_store::create(d, l,
+                                            {.groups = l.pages_of(0, options.longest).count * slots,
+                                             .sharing = true,
+                                             .pool = options.pool,
+                                             .trims_pool = own_pool,
+                                             .tag = options.tag}));
+        return std::unique_ptr<sequence_arena>(
+            new sequence_arena(l, std::move(store), options, slots));
+      });
+}
+
+sequence_arena::sequence_arena(kv::layout l, std::unique_ptr<group_store> store,
+                               const sequence_arena_options &options, std::size_t slots)
+    : layout_(l),
+      longest_(options.longest),
+      sequences_(options.sequences),
+      spare_groups_(options.spare_bytes / l.group_bytes()),
+      groups_per_slot_(l.pages_of(0, options.longest).count),
+      store_(std::move(store)),
+      slots_(slots) {
+  for (auto *list : {&warm_, &cold_, &cooling_, &leaving_, &pending_, &heirs_})
+    list->reserve(slots);
+  for (std::size_t s = slots; s-- > 0;) cold_.push_back(static_cast<std::uint32_t>(s));
+}
+
+sequence_arena::~sequence_arena() = default;
+
+device_address sequence_arena::tensor(sequence_id s, std::uint32_t layer,
+                                      std::uint32_t tensor) const {
+  return store_->address(layout_.range_of(layer), group(s.slot, 0)) +
+         layout_.offset_in_range(layer, tensor);
+}
+
+virtual_range sequence_arena::range() const {
+  return store_->block()->range();
+}
+
+std::uint64_t sequence_arena::generation() const {
+  return store_->block()->generation();
+}
+
+status sequence_arena::check(sequence_id s) const {
+  if (s.slot < slots_.size() && slots_[s.slot].live && slots_[s.slot].serial == s.serial) return {};
+  return make_error(errc::invalid_argument, "there is no such sequence, or no longer", s.slot);
+}
+
+// ---- steps -----------------------------------------------------------------------------------------
+
+status sequence_arena::prepare(stream_ref stream) {
+  const operation_scope scope("kv::sequence_arena::prepare");
+  trim_inherited();
+  trim_spare(spare_groups_);
+  return store_->start(stream);
+}
+
+status sequence_arena::begin_step(stream_ref stream) {
+  const operation_scope scope("kv::sequence_arena::begin_step");
+  if (store_->suspended()) {
+    return make_error(errc::busy, "the arena's memory is suspended: resume its tag first");
+  }
+  ++stats_.steps;
+  if (pending_.empty() && cooling_.empty() && store_->settled()) return {};
+  if (!store_->idle()) ++stats_.steps_that_waited;
+  std::vector<group_index> lost;
+  const status done = store_->finish(lost);
+  take_ready();
+  const status copied = copy_tails(stream);
+  return done ? copied : done;
+}
+
+// After the worker: a sequence has memory up to its first page group that has none.
+void sequence_arena::take_ready() {
+  for (const std::uint32_t i : pending_) {
+    slot &s = slots_[i];
+    s.pending = false;
+    while (s.ready < s.wanted && store_->mapped(group(i, s.ready))) ++s.ready;
+    if (s.live) shrink(i, s.ready);
+  }
+  pending_.clear();
+  std::erase_if(cooling_, [&](std::uint32_t i) {
+    for (std::size_t g = 0; g < slots_[i].used; ++g) {
+      if (!store_->resting(group(i, g))) return false;
+    }
+    slots_[i].used = 0;
+    cold_.insert(cold_.begin(), i);  // taken last: its pages may still wait for their fence
+    return true;
+  });
+}
+
+status sequence_arena::copy_tails(stream_ref stream) {
+  if (copies_.empty()) return {};
+  const driver &drv = store_->device().driver();
+  const context_guard guard(drv, store_->device().context());
+  status outcome = guard.entered();
+  for (const tail_copy &c : copies_) {
+    // Without memory for it, the fork has the full pages only.
+    if (!outcome || slots_[c.to].ready <= c.group) continue;
+    for (std::uint32_t r = 0; outcome && r < layout_.ranges(); ++r) {
+      outcome = drv.copy_on_device_async(store_->address(r, group(c.to, c.group)),
+                                         store_->address(r, group(c.from, c.group)), c.bytes,
+                                         stream.get());
+    }
+    ++stats_.copied_groups;
+  }
+  copies_.clear();
+  for (const std::uint32_t i : leaving_) free_slot(i);
+  leaving_.clear();
+  return outcome;
+}
+
+// ---- sequences -------------------------------------------------------------------------------------
+
+// A slot for a new sequence: one with memory for `any` sequence, or one without.
+result<std::uint32_t> sequence_arena::take_slot(bool with_memory) {
+  if (stats_.sequences == sequences_) {
+    return make_error(errc::address_space_exhausted, "there are as many sequences as there can be",
+                      sequences_ + 1, sequences_, error_unit::items);
+  }
+  auto &from = (with_memory && !warm_.empty()) || cold_.empty() ? warm_ : cold_;
+  if (from.empty() || (&from == &warm_ && !with_memory)) {
+    return make_error(errc::address_space_exhausted,
+                      "the addresses of removed sequences are still in use: begin a step first",
+                      slots_.size(), slots_.size() - cooling_.size(), error_unit::items);
+  }
+  const std::uint32_t i = from.back();
+  from.pop_back();
+  slot &s = slots_[i];
+  s.live = true;
+  s.asked = 0;
+  ++s.serial;
+  spare_ -= s.wanted;
+  ++stats_.sequences;
+  return i;
+}
+
+result<sequence_id> sequence_arena::add() {
+  const operation_scope scope("kv::sequence_arena::add");
+  STILLMAP_ASSIGN_OR_RETURN(const std::uint32_t i, take_slot(true));
+  if (slots_[i].wanted != 0 && !std::exchange(slots_[i].heir, true)) heirs_.push_back(i);
+  return sequence_id{i, slots_[i].serial};
+}
+
+// Wishes for page groups up to `groups`.
+void sequence_arena::grow(std::uint32_t i, std::uint32_t groups) {
+  slot &s = slots_[i];
+  if (groups <= s.wanted) return;
+  while (s.wanted < groups) store_->want(group(i, s.wanted++));
+  s.used = std::max(s.used, s.wanted);
+  if (!std::exchange(s.pending, true)) pending_.push_back(i);
+}
+
+// Gives page groups from `groups` on up.
+void sequence_arena::shrink(std::uint32_t i, std::uint32_t groups) {
+  slot &s = slots_[i];
+  while (s.wanted > groups) store_->give_up(group(i, --s.wanted));
+  s.ready = std::min(s.ready, s.wanted);
+}
+
+status sequence_arena::reserve(sequence_id s, std::size_t tokens) {
+  const operation_scope scope("kv::sequence_arena::reserve");
+  STILLMAP_RETURN_IF_ERROR(check(s));
+  if (tokens > longest_) {
+    return make_error(errc::invalid_argument,
+                      "the sequence is longer than the longest there can be", tokens, longest_,
+                      error_unit::items);
+  }
+  const auto groups = static_cast<std::uint32_t>(groups_for(tokens));
+  slots_[s.slot].asked = std::max(slots_[s.slot].asked, groups);
+  grow(s.slot, groups);
+  return {};
+}
+
+std::size_t sequence_arena::capacity(sequence_id s) const {
+  if (!check(s)) return 0;
+  const slot &of = slots_[s.slot];
+  const std::size_t bytes = std::min(of.ready, of.asked) * layout_.page_bytes();
+  return std::min(longest_, bytes / layout_.block_stride());
+}
+
+status sequence_arena::release_beyond(sequence_id s, std::size_t tokens) {
+  const operation_scope scope("kv::sequence_arena::release_beyond");
+  STILLMAP_RETURN_IF_ERROR(check(s));
+  const std::size_t keep = groups_for(std::min(tokens, longest_));
+  if (keep > slots_[s.slot].wanted) return {};
+  // Also where no page group is given up: what is beyond would be written again.
+  if (keep > layout_.pages_within(0, std::min(tokens, longest_)).count &&
+      store_->shared(group(s.slot, keep - 1))) {
+    return make_error(errc::busy,
+                      "the page of the last token is shared: fork the sequence and remove it",
+                      tokens, 0, error_unit::items);
+  }
+  if (keep == slots_[s.slot].wanted) return {};
+  if (slots_[s.slot].pending || copied_from(s.slot)) {
+    return make_error(errc::busy, "the sequence was forked or grows: begin the step first");
+  }
+  shrink(s.slot, static_cast<std::uint32_t>(keep));
+  slots_[s.slot].asked = slots_[s.slot].wanted;
+  return {};
+}
+
+result<sequence_id> sequence_arena::fork(sequence_id of, std::size_t tokens) {
+  return with_host_memory("kv::sequence_arena::fork", [&]() -> result<sequence_id> {
+    STILLMAP_RETURN_IF_ERROR(check(of));
+    if (tokens > capacity(of)) {
+      return make_error(errc::invalid_argument, "the sequence has no memory for as many tokens",
+                        tokens, capacity(of), error_unit::items);
+    }
+    copies_.reserve(copies_.size() + 1);
+    STILLMAP_ASSIGN_OR_RETURN(const std::uint32_t i, take_slot(false));
+    slot &s = slots_[i];
+    const std::size_t full = layout_.pages_within(0, tokens).count;
+    while (s.wanted < full) {
+      store_->want_shared(group(i, s.wanted), group(of.slot, s.wanted));
+      ++s.wanted;
+    }
+    const std::size_t rest = tokens * layout_.block_stride() - full * layout_.page_bytes();
+    if (rest != 0) copies_.push_back({of.slot, i, static_cast<std::uint32_t>(full), rest});
+    grow(i, static_cast<std::uint32_t>(groups_for(tokens)));
+    s.used = s.asked = s.wanted;
+    if (full != 0 && !std::exchange(s.pending, true)) pending_.push_back(i);
+    return sequence_id{i, s.serial};
+  });
+}
+
+status sequence_arena::remove(sequence_id s) {
+  const operation_scope scope("kv::sequence_arena::remove");
+  STILLMAP_RETURN_IF_ERROR(check(s));
+  slot &gone = slots_[s.slot];
+  gone.live = false;
+  --stats_.sequences;
+  std::erase_if(copies_, [&](const tail_copy &c) { return c.to == s.slot; });
+  if (copied_from(s.slot)) {
+    leaving_.push_back(s.slot);
+  } else {
+    free_slot(s.slot);
+  }
+  return {};
+}
+
+// A fork has still to copy the end of it.
+bool sequence_arena::copied_from(std::uint32_t i) const {
+  return std::any_of(copies_.begin(), copies_.end(),
+                     [&](const tail_copy &c) { return c.from == i; });
+}
+
+void sequence_arena::free_slot(std::uint32_t i) {
+  const slot &gone = slots_[i];
+  bool keeps = !gone.pending && gone.wanted != 0;
+  for (std::size_t g = 0; keeps && g < gone.wanted; ++g) keeps = !store_->shared(group(i, g));
+  if (keeps) {
+    spare_ += gone.wanted;
+    warm_.push_back(i);
+  } else {
+    shrink(i, 0);
+    cooling_.push_back(i);
+  }
+}
+
+// ---- memory ----------------------------------------------------------------------------------------
+
+// Of the slots that were used longest ago.
+void sequence_arena::trim_spare(std::size_t groups) {
+  std::size_t emptied = 0;
+  for (const std::uint32_t i : warm_) {
+    if (spare_ <= groups) break;
+    slot &s = slots_[i];
+    const auto taken = static_cast<std::uint32_t>(std::min<std::size_t>(s.wanted, spare_ - groups));
+    shrink(i, s.wanted - taken);
+    spare_ -= taken;
+    if (s.wanted != 0) break;
+    cooling_.push_back(i);
+    ++emptied;
+  }
+  warm_.erase(warm_.begin(), warm_.begin() + static_cast<std::ptrdiff_t>(emptied));
+}
+
+// A short sequence would keep the memory of a long one for its life.
+void sequence_arena::trim_inherited() {
+  for (const std::uint32_t i : heirs_) {
+    slots_[i].heir = false;
+    if (slots_[i].live) shrink(i, slots_[i].asked);
+  }
+  heirs_.clear();
+}
+
+result<std::size_t> sequence_arena::missing_for(std::size_t tokens) const {
+  const operation_scope scope("kv::sequence_arena::missing_for");
+  if (tokens > longest_) {
+    return make_error(errc::invalid_argument,
+                      "the sequence is longer than the longest there can be", tokens, longest_,
+                      error_unit::items);
+  }
+  const std::size_t groups = groups_for(tokens);
+  if (groups <= spare_) return std::size_t{0};
+  return missing_memory(store_->device(), *store_->pool(),
+                        (groups - spare_) * layout_.group_bytes());
+}
+
+result<std::size_t> sequence_arena::trim() {
+  const operation_scope scope("kv::sequence_arena::trim");
+  trim_spare(0);
+  const std::size_t created = store_->pool()->stats().created.bytes();
+  STILLMAP_RETURN_IF_ERROR(store_->settle());
+  STILLMAP_RETURN_IF_ERROR(store_->pool()->trim());
+  const std::size_t left = store_->pool()->stats().created.bytes();
+  return created - std::min(created, left);
+}
+
+sequence_arena_stats sequence_arena::stats() const {
+  sequence_arena_stats now = stats_;
+  now.mapped_bytes = store_->mapped_groups() * layout_.group_bytes();
+  now.memory_bytes = store_->distinct_groups() * layout_.group_bytes();
+  now.spare_bytes = spare_ * layout_.group_bytes();
+  return now;
+}
+
+}  // namespace stillmap::kv

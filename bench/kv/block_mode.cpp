@@ -1,0 +1,171 @@
+// kv::block_arena: each sequence has a table of blocks, and so has each cached prefix.
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <utility>
+
+#include "bench/kv/cache_policy.h"
+#include "bench/kv/driver_meter.h"
+#include "stillmap/allocators/kv/block_arena.h"
+#include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/stream.h"
+
+namespace stillmap::kv_bench {
+namespace {
+
+constexpr std::size_t moved_at_once = 1024;  // blocks, in a step's time without requests
+
+class block_mode final : public cache_policy {
+ public:
+  block_mode(const device &d, std::shared_ptr<page_pool> pool, stream s, std::uint32_t batch)
+      : meter_(d), barrier_(std::move(pool)), stream_(std::move(s)), sequences_(batch) {}
+
+  status create(const device &d, kv::block_arena_options options) {
+    meter_.lap();
+    const std::uint64_t maps = meter_.maps();
+    STILLMAP_ASSIGN_OR_RETURN(arena_, kv::block_arena::create(d, std::move(options)));
+    start_ = {meter_.lap(), meter_.maps() - maps};
+    return {};
+  }
+
+  start_costs start() const override { return start_; }
+  std::uint64_t held_bytes() const override { return meter_.held_bytes(); }
+  std::uint64_t doubled_tokens() const override { return doubled_ * prefix_tokens; }
+
+  result<step_costs> step(const step_events &events) override {
+    meter_.lap();
+    for (const step_events::part &p : events.computed) compute(p);
+    for (const sequence_number s : events.ended) STILLMAP_RETURN_IF_ERROR(end(sequences_[s]));
+    for (const prefix_id p : events.evicted) {
+      STILLMAP_RETURN_IF_ERROR(arena_->drop(prefixes_.at(p)));
+      prefixes_.erase(p);
+    }
+    for (const step_events::begin &b : events.begun) STILLMAP_RETURN_IF_ERROR(begin(b));
+    std::size_t more = 0;
+    for (const step_events::growth &g : events.grown) {
+      more += blocks_for(g.tokens) - sequences_[g.sequence].blocks.size();
+    }
+    STILLMAP_ASSIGN_OR_RETURN(step_costs costs, begin_step(more));
+    for (const step_events::growth &g : events.grown) {
+      std::vector<kv::block_id> &blocks = sequences_[g.sequence].blocks;
+      const std::size_t had = blocks.size();
+      if (had == blocks_for(g.tokens)) continue;
+      const auto last = had == 0 ? std::nullopt : std::optional(blocks.back());
+      blocks.resize(blocks_for(g.tokens));
+      STILLMAP_RETURN_IF_ERROR(arena_->allocate(std::span(blocks).subspan(had), last));
+    }
+    costs.inside = meter_.lap();
+    return costs;
+  }
+
+  result<step_costs> idle() override {
+    meter_.lap();
+    STILLMAP_ASSIGN_OR_RETURN(const auto moves, arena_->compact(moved_at_once, stream_));
+    if (!moves.empty()) rename(moves);
+    return begin_step(0);
+  }
+
+  status trim() override {
+    STILLMAP_ASSIGN_OR_RETURN([[maybe_unused]] const std::size_t freed, arena_->trim());
+    return {};
+  }
+
+ private:
+  struct sequence {
+    std::vector<kv::block_id> blocks;
+    std::vector<bool> is_cached;  // of each part: its blocks are those of prefixes_
+  };
+
+  static std::size_t blocks_for(std::uint32_t tokens) {
+    return (std::size_t{tokens} + block_tokens - 1) / block_tokens;
+  }
+  static std::span<const kv::block_id> part(const sequence &s, std::size_t i) {
+    return std::span(s.blocks).subspan(i * prefix_blocks, prefix_blocks);
+  }
+
+  result<step_costs> begin_step(std::size_t more) {
+    step_costs costs;
+    STILLMAP_RETURN_IF_ERROR(arena_->prepare(more, stream_));
+    STILLMAP_RETURN_IF_ERROR(barrier_.wait());
+    costs.background = meter_.lap();
+    const double began = thread_cpu_ns();
+    STILLMAP_RETURN_IF_ERROR(arena_->begin_step());
+    costs.begin_cpu_ns = thread_cpu_ns() - began;
+    costs.begin = meter_.lap();
+    return costs;
+  }
+
+  void compute(const step_events::part &p) {
+    sequence &s = sequences_[p.sequence];
+    s.is_cached.push_back(p.is_new);
+    if (!p.is_new) ++doubled_;
+    const auto blocks = part(s, p.index);
+    if (p.is_new) prefixes_[p.id].assign(blocks.begin(), blocks.end());
+  }
+
+  status begin(const step_events::begin &b) {
+    sequence &s = sequences_[b.sequence];
+    for (const prefix_id p : b.shared) {
+      const std::vector<kv::block_id> &blocks = prefixes_.at(p);
+      s.blocks.insert(s.blocks.end(), blocks.begin(), blocks.end());
+    }
+    s.is_cached.assign(b.shared.size(), true);
+    return arena_->retain(s.blocks);
+  }
+
+  status end(sequence &s) {
+    using enum kv::block_arena::contents;
+    std::size_t i = 0;
+    for (; i < s.is_cached.size(); ++i) {
+      STILLMAP_RETURN_IF_ERROR(arena_->release(part(s, i), s.is_cached[i] ? keep : drop));
+      if (!s.is_cached[i]) --doubled_;
+    }
+    STILLMAP_RETURN_IF_ERROR(arena_->release(std::span(s.blocks).subspan(i * prefix_blocks), drop));
+    s = {};
+    return {};
+  }
+
+  void rename(const std::vector<kv::block_move> &moves) {
+    std::unordered_map<kv::block_id, kv::block_id> to;
+    for (const kv::block_move m : moves) to[m.from] = m.to;
+    const auto in = [&](std::vector<kv::block_id> &blocks) {
+      for (kv::block_id &b : blocks) {
+        if (const auto found = to.find(b); found != to.end()) b = found->second;
+      }
+    };
+    for (sequence &s : sequences_) in(s.blocks);
+    for (auto &[id, blocks] : prefixes_) in(blocks);
+  }
+
+  driver_meter meter_;
+  worker_barrier barrier_;
+  const stream stream_;
+  std::unique_ptr<kv::block_arena> arena_;
+  start_costs start_;
+  std::vector<sequence> sequences_;
+  std::unordered_map<prefix_id, std::vector<kv::block_id>> prefixes_;
+  std::uint64_t doubled_ = 0;  // parts
+};
+
+}  // namespace
+
+result<std::unique_ptr<cache_policy>> make_block_mode(const device &d, const serving_model &m,
+                                                      std::uint32_t) {
+  STILLMAP_ASSIGN_OR_RETURN(auto pool, page_pool::create(d, {.keep_free = m.pool_bytes}));
+  STILLMAP_ASSIGN_OR_RETURN(stream s, stream::create(d));
+  auto made = std::make_unique<block_mode>(d, pool, std::move(s), m.batch);
+  kv::block_arena_options options;
+  options.shape = m.shape;
+  options.tokens_per_block = block_tokens;
+  // Identifiers cost nothing, and a quarter more of them leaves whole page groups free when all tokens are in use.
+  options.blocks = m.tokens() / block_tokens * 5 / 4;
+  options.pool = pool;
+  if (m.spare_bytes != SIZE_MAX) {
+    options.spare_blocks = m.spare_bytes / m.shape.bytes_per_token() / block_tokens;
+  }
+  STILLMAP_RETURN_IF_ERROR(made->create(d, std::move(options)));
+  return made;
+}
+
+}  // namespace stillmap::kv_bench
