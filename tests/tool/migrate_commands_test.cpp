@@ -157,8 +157,9 @@ TEST_F(migrate_commands, ucx_carries_the_contents_where_both_ends_are_asked_for_
   start_destination("there",
                     as("there", "here") + "--ucx 127.0.0.1:0 --records " + records("there"));
   once("there.err", "data channels over ucx at 127.0.0.1:");
-  expect(run(send("")), 0,
-         {"contents over TLS: ", "only the destination has this transport", "ucx 127.0.0.1:"});
+  expect(
+      run(send("")), 0,
+      {"contents over TLS: ", "the source has no connector of this transport", "ucx 127.0.0.1:"});
   const std::string holder = control_of("there");
   once("there.out", "stillmap: ok: ");
   for (const std::string who : {"third", "fourth"}) {

@@ -131,8 +131,8 @@ status source_connections::open_announced() {
   data_connector *const by = options_.data_connector.get();
   const std::string there = endpoint_.transport + ' ' + endpoint_.address;
   if (by == nullptr) {
-    return not_used(
-        "the source was not given, or told not to use, this transport for data channels", there);
+    return not_used("the source has no connector of this transport, or was told to use TLS only",
+                    there);
   }
   const std::string here = by->transport_name();
   if (endpoint_.transport.empty()) {

@@ -375,7 +375,7 @@ TEST_P(migrating_over_ucx, tls_is_used_where_the_source_does_not_have_ucx) {
   const task t(dev());
   other_process there("destination", m.folder());
   expect_tls(sender(dev(), both, source_options(m)).send(*to_destination(m)),
-             "only the destination has this transport");
+             "the source has no connector of this transport");
   EXPECT_EQ(there.verdict(), "here, epoch 2");
 }
 
@@ -492,7 +492,8 @@ TEST_P(migrating_over_ucx, a_control_server_uses_what_it_was_given) {
     EXPECT_EQ(sent->data_transport, which == given ? "ucx" : "");
     EXPECT_EQ(sent->data_fallback.has_value(), which != given);
     if (sent->data_fallback) {
-      EXPECT_NE(sent->data_fallback->message().find("only the destination"), std::string::npos)
+      EXPECT_NE(sent->data_fallback->message().find("the source has no connector"),
+                std::string::npos)
           << sent->data_fallback->message();
     }
     EXPECT_EQ(there.verdict(), "here, epoch 2");
