@@ -142,6 +142,7 @@ std::uint32_t block_arena::next_cell_without_memory() {
 
 status block_arena::prepare(std::size_t free_blocks, stream_ref stream) {
   const operation_scope scope("kv::block_arena::prepare");
+  STILLMAP_RETURN_IF_ERROR(group_store::check(stream));
   while (free_ready_ + free_pending_ < free_blocks) {
     const std::uint32_t c = next_cell_without_memory();
     if (c == none) break;  // allocate() says so, if the blocks are really asked for
@@ -164,9 +165,7 @@ status block_arena::prepare(std::size_t free_blocks, stream_ref stream) {
 
 status block_arena::begin_step() {
   const operation_scope scope("kv::block_arena::begin_step");
-  if (store_->suspended()) {
-    return make_error(errc::busy, "the arena's memory is suspended: resume its tag first");
-  }
+  if (store_->suspended()) return suspended_error();
   ++stats_.steps;
   if (pending_.empty() && store_->settled()) return {};
   if (!store_->idle()) ++stats_.steps_that_waited;
@@ -176,24 +175,30 @@ status block_arena::begin_step() {
   return done;
 }
 
-// After the worker: cells whose page groups all have memory are ready, the others give up theirs.
+// After the worker: cells whose page groups all have memory are ready. Where a wish failed, they give up the others;
+// where one came after the latest prepare(), it waits for the next.
 void block_arena::take_ready() {
+  std::size_t still = 0;
+  free_pending_ = 0;
   for (const std::uint32_t c : pending_) {
     const page_span pages = layout_.pages_of(first_block(c), blocks_of(c));
-    bool complete = true;
+    bool complete = true, waits = false;
     for (std::size_t g = pages.first; g < pages.end(); ++g) {
       complete = complete && store_->mapped(static_cast<group_index>(g));
+      waits = waits || store_->waiting(static_cast<group_index>(g));
     }
     if (complete) {
       cells_[c].ready = true;
       free_ready_ += blocks_of(c);
       link(c);
+    } else if (waits) {
+      pending_[still++] = c;
+      free_pending_ += blocks_of(c);
     } else {
       remove_memory(c);
     }
   }
-  pending_.clear();
-  free_pending_ = 0;
+  pending_.resize(still);
 }
 
 // ---- blocks ----------------------------------------------------------------------------------------
@@ -233,9 +238,9 @@ status block_arena::allocate(std::span<block_id> out, std::optional<block_id> af
   const operation_scope scope("kv::block_arena::allocate");
   if (after) {
     STILLMAP_RETURN_IF_ERROR(check(*after));
-    if (references_[*after] == 0) {
-      return make_error(errc::invalid_argument, "the block that the first one continues is free",
-                        *after);
+    if (references_[*after] == 0 || references_[*after] == is_cached) {
+      return make_error(errc::invalid_argument,
+                        "the block that the first one continues is not used", *after);
     }
   }
   if (out.size() > free_ready_) {
@@ -357,6 +362,7 @@ status block_arena::evict(std::size_t blocks, std::vector<block_id> &evicted) {
       if ((cells_[a].used == 0) != (cells_[b].used == 0)) return cells_[a].used == 0;
       return clock_ - cells_[a].last_use > clock_ - cells_[b].last_use;
     });
+    blocks = std::min(blocks, stats_.cached);
     evicted.reserve(evicted.size() + std::min(stats_.cached, blocks + lists_.size()));
     for (const std::uint32_t c : unused) {
       if (blocks == 0) break;
@@ -378,15 +384,38 @@ status block_arena::evict(std::size_t blocks, std::vector<block_id> &evicted) {
 
 result<std::size_t> block_arena::missing_for(std::size_t blocks) const {
   const operation_scope scope("kv::block_arena::missing_for");
-  const std::size_t have = free_ready_ + free_pending_;
-  if (blocks <= have) return std::size_t{0};
-  // Blocks per cell as they are on average: a page group is shared by neighbours.
-  const std::size_t bytes = layout_.pages_of(0, blocks - have).count * layout_.group_bytes();
-  return missing_memory(store_->device(), *store_->pool(), bytes);
+  const std::size_t left = blocks_ - stats_.used - stats_.cached;
+  if (blocks > left) {
+    return make_error(errc::invalid_argument, "the arena has fewer blocks that are free", blocks,
+                      left, error_unit::items);
+  }
+  std::size_t have = free_ready_ + free_pending_, groups = 0, counted = 0;
+  for (std::uint32_t c = lowest_unwanted_; have < blocks && c < cells_.size(); ++c) {
+    if (cells_[c].wanted) continue;
+    have += blocks_of(c);
+    const page_span pages = layout_.pages_of(first_block(c), blocks_of(c));
+    // Neighbours share page groups.
+    for (std::size_t g = std::max(pages.first, counted); g < pages.end(); ++g) {
+      groups += needs_[g] == 0 ? 1 : 0;
+    }
+    counted = std::max(counted, pages.end());
+  }
+  if (groups == 0) return std::size_t{0};
+  return missing_memory(store_->device(), *store_->pool(), groups * layout_.group_bytes());
+}
+
+// Whether a page group loses its last cell with this one.
+bool block_arena::frees_memory(std::uint32_t c) const {
+  const page_span pages = layout_.pages_of(first_block(c), blocks_of(c));
+  for (std::size_t g = pages.first; g < pages.end(); ++g) {
+    if (needs_[g] == 1) return true;
+  }
+  return false;
 }
 
 result<std::vector<block_move>> block_arena::compact(std::size_t most, stream_ref stream) {
   return with_host_memory("kv::block_arena::compact", [&]() -> result<std::vector<block_move>> {
+    if (store_->suspended()) return suspended_error();
     const auto live = [&](std::uint32_t c) { return cells_[c].used + cells_[c].cached; };
     std::vector<std::uint32_t> partial;
     for (std::uint32_t c = 0; c < cells_.size(); ++c) {
@@ -413,6 +442,7 @@ result<std::vector<block_move>> block_arena::compact(std::size_t most, stream_re
     for (std::size_t front = 0; front < back; ++front) {
       const std::uint32_t c = partial[front];
       room -= free_blocks_of(c);
+      if (!frees_memory(c)) continue;  // its neighbours need the same page groups
       if (moves.size() + live(c) > most || room < live(c)) break;
       const std::size_t before = moves.size();
       bool fits = true;
@@ -432,7 +462,11 @@ result<std::vector<block_move>> block_arena::compact(std::size_t most, stream_re
       const bool kept = references_[m.from] == is_cached;
       references_[m.to] = std::exchange(references_[m.from], 0);
       change(cell_of(m.from), [&](cell &in) { --(kept ? in.cached : in.used); });
-      change(cell_of(m.to), [&](cell &in) { ++(kept ? in.cached : in.used); });
+      change(cell_of(m.to), [&](cell &in) {
+        ++(kept ? in.cached : in.used);
+        const std::uint32_t used = cells_[cell_of(m.from)].last_use;
+        if (clock_ - used < clock_ - in.last_use) in.last_use = used;
+      });
     }
     stats_.moved_blocks += moves.size();
     return moves;
@@ -464,8 +498,9 @@ status block_arena::copy(std::span<const block_move> moves, stream_ref stream) c
 
 result<std::size_t> block_arena::trim() {
   const operation_scope scope("kv::block_arena::trim");
+  if (store_->suspended()) return suspended_error();
   std::vector<group_index> lost;
-  status before = store_->finish(lost);
+  const status before = store_->finish(lost);
   take_ready();
   if (!before && !before.error().is(errc::out_of_memory)) return tl::unexpected(before.error());
   for (std::uint32_t c = lists_.back(); c != none;) {
@@ -478,7 +513,6 @@ result<std::size_t> block_arena::trim() {
   }
   const std::size_t created = store_->pool()->stats().created.bytes();
   STILLMAP_RETURN_IF_ERROR(store_->settle());
-  STILLMAP_RETURN_IF_ERROR(store_->pool()->trim());
   const std::size_t left = store_->pool()->stats().created.bytes();
   return created - std::min(created, left);
 }

@@ -89,7 +89,8 @@ class block_arena {
 
   // The next step needs `free_blocks` blocks. The worker maps what is missing, and unmaps what is free beyond that and
   // beyond spare_blocks, once `stream` has done what is queued on it. Call it while the step before runs.
-  // Errors: of the host: a thread or memory that cannot be had.
+  // Errors: invalid_argument (the calling thread's default stream, which the worker cannot name); of the host: a thread
+  //         or memory that cannot be had. The wishes stay for the next call then.
   // Cost:   no driver call on this thread; where nothing is to do, no call at all.
   status prepare(std::size_t free_blocks, stream_ref stream);
   // Waits for the worker, if it is not done. What it mapped can be allocated from now on.
@@ -116,22 +117,24 @@ class block_arena {
   // Frees cached blocks. Errors: invalid_argument (a block that is not cached).
   status drop(std::span<const block_id> blocks);
   // Frees cached blocks, whole page groups at a time, those first that were used longest ago, until `blocks` are freed
-  // or there are no more. Appends them to `evicted`: the caller forgets what they held.
+  // or there are no more. It knows no prefixes: it may free a block before those that continue it. Appends them to `evicted`: the caller forgets what they held.
   // Errors: out_of_memory (of the host).
   status evict(std::size_t blocks, std::vector<block_id> &evicted);
 
   // ---- memory --------------------------------------------------------------------------------------
 
-  // Bytes that are missing for `blocks` more blocks beside those that are used and cached: 0 where prepare() of that
-  // many would succeed now. Errors: the driver's. Cost: one query of the device's memory.
+  // Bytes of device memory that are missing for `blocks` more blocks beside those that are used and cached: 0 where
+  // prepare() of that many would succeed now. What a quota or the limit of the pool leaves is not asked for.
+  // Errors: invalid_argument (more than there are), the driver's. Cost: one query of the device's memory.
   result<std::size_t> missing_for(std::size_t blocks) const;
-  // Moves blocks from the page groups with the fewest into others, if a group gets empty by it: at most `most` blocks. Copies on
+  // Moves blocks out of the cells with the fewest, where that frees a page group: at most `most` blocks. Copies on
   // `stream`; the blocks have their new ids, references and all, when it returns. The caller renames them in its tables.
-  // Errors: the driver's; out_of_memory (of the host).
+  // Errors: the driver's, busy (suspended), out_of_memory (of the host).
   // Cost:   one copy per block and range, fewer where neighbours move together.
   result<std::vector<block_move>> compact(std::size_t most, stream_ref stream);
-  // Unmaps all that is free, waits for it, and gives it back to the device. Returns the bytes that the device got.
-  // Errors: the driver's, busy (suspended).
+  // Waits for the device's work, unmaps all that is free, and gives it back to the device, or to a pool of the
+  // caller's. Returns the bytes that the device got.
+  // Errors: the driver's, busy (suspended); what was free may have no memory then, until prepare() asks for it.
   result<std::size_t> trim();
 
   // May throw std::bad_alloc.
@@ -169,6 +172,7 @@ class block_arena {
   void add_memory(std::uint32_t c);
   void remove_memory(std::uint32_t c);
   std::uint32_t next_cell_without_memory();
+  bool frees_memory(std::uint32_t c) const;
   void take_ready();
   std::uint32_t choose_cell(std::size_t wanted) const;
   std::size_t take(std::uint32_t c, std::span<block_id> out);

@@ -84,35 +84,43 @@ status sequence_arena::check(sequence_id s) const {
 
 status sequence_arena::prepare(stream_ref stream) {
   const operation_scope scope("kv::sequence_arena::prepare");
+  STILLMAP_RETURN_IF_ERROR(group_store::check(stream));
   trim_inherited();
-  trim_spare(spare_groups_);
+  trim_spare(std::exchange(is_starved_, false) ? 0 : spare_groups_);
   return store_->start(stream);
 }
 
 status sequence_arena::begin_step(stream_ref stream) {
   const operation_scope scope("kv::sequence_arena::begin_step");
-  if (store_->suspended()) {
-    return make_error(errc::busy, "the arena's memory is suspended: resume its tag first");
-  }
+  if (store_->suspended()) return suspended_error();
   ++stats_.steps;
-  if (pending_.empty() && cooling_.empty() && store_->settled()) return {};
+  if (pending_.empty() && cooling_.empty() && leaving_.empty() && store_->settled()) return {};
   if (!store_->idle()) ++stats_.steps_that_waited;
   std::vector<group_index> lost;
   const status done = store_->finish(lost);
+  is_starved_ = !done && done.error().is(errc::out_of_memory);
   take_ready();
   const status copied = copy_tails(stream);
+  std::erase_if(leaving_, [&](std::uint32_t i) {
+    if (copied_from(i)) return false;
+    free_slot(i);
+    return true;
+  });
   return done ? copied : done;
 }
 
-// After the worker: a sequence has memory up to its first page group that has none.
+// After the worker: a sequence has memory up to its first page group that has none. Where the wish for that came after
+// the latest prepare(), it waits for the next; where it failed, what is beyond is given up.
 void sequence_arena::take_ready() {
-  for (const std::uint32_t i : pending_) {
+  std::erase_if(pending_, [&](std::uint32_t i) {
     slot &s = slots_[i];
-    s.pending = false;
     while (s.ready < s.wanted && store_->mapped(group(i, s.ready))) ++s.ready;
-    if (s.live) shrink(i, s.ready);
-  }
-  pending_.clear();
+    if (s.ready < s.wanted && store_->waiting(group(i, s.ready))) return false;
+    if (s.ready < s.forked) break_fork(i, s.ready);
+    shrink(i, s.ready);
+    s.pending = false;
+    return true;
+  });
   std::erase_if(cooling_, [&](std::uint32_t i) {
     for (std::size_t g = 0; g < slots_[i].used; ++g) {
       if (!store_->resting(group(i, g))) return false;
@@ -123,24 +131,35 @@ void sequence_arena::take_ready() {
   });
 }
 
+// A fork that has not got what it was made of holds `groups` page groups of it, and gets no more.
+void sequence_arena::break_fork(std::uint32_t i, std::uint32_t groups) {
+  slot &s = slots_[i];
+  shrink(i, groups);
+  s.asked = std::min(s.asked, groups);
+  s.is_broken = true;
+}
+
+// Of the forks that have their memory.
 status sequence_arena::copy_tails(stream_ref stream) {
   if (copies_.empty()) return {};
   const driver &drv = store_->device().driver();
   const context_guard guard(drv, store_->device().context());
   status outcome = guard.entered();
-  for (const tail_copy &c : copies_) {
-    // Without memory for it, the fork has the full pages only.
-    if (!outcome || slots_[c.to].ready <= c.group) continue;
+  std::erase_if(copies_, [&](const tail_copy &c) {
+    if (slots_[c.to].is_broken) return true;
+    if (slots_[c.to].ready <= c.group) return false;
     for (std::uint32_t r = 0; outcome && r < layout_.ranges(); ++r) {
       outcome = drv.copy_on_device_async(store_->address(r, group(c.to, c.group)),
                                          store_->address(r, group(c.from, c.group)), c.bytes,
                                          stream.get());
     }
-    ++stats_.copied_groups;
-  }
-  copies_.clear();
-  for (const std::uint32_t i : leaving_) free_slot(i);
-  leaving_.clear();
+    if (outcome) {
+      ++stats_.copied_groups;
+    } else {
+      break_fork(c.to, c.group);
+    }
+    return true;
+  });
   return outcome;
 }
 
@@ -162,7 +181,8 @@ result<std::uint32_t> sequence_arena::take_slot(bool with_memory) {
   from.pop_back();
   slot &s = slots_[i];
   s.live = true;
-  s.asked = 0;
+  s.is_broken = false;
+  s.asked = s.forked = 0;
   ++s.serial;
   spare_ -= s.wanted;
   ++stats_.sequences;
@@ -190,6 +210,7 @@ void sequence_arena::shrink(std::uint32_t i, std::uint32_t groups) {
   slot &s = slots_[i];
   while (s.wanted > groups) store_->give_up(group(i, --s.wanted));
   s.ready = std::min(s.ready, s.wanted);
+  s.forked = std::min(s.forked, s.wanted);
 }
 
 status sequence_arena::reserve(sequence_id s, std::size_t tokens) {
@@ -201,6 +222,11 @@ status sequence_arena::reserve(sequence_id s, std::size_t tokens) {
                       error_unit::items);
   }
   const auto groups = static_cast<std::uint32_t>(groups_for(tokens));
+  if (slots_[s.slot].is_broken && groups > slots_[s.slot].wanted) {
+    return make_error(errc::busy,
+                      "the fork has not got the tokens of its source: remove it and fork again",
+                      tokens, capacity(s), error_unit::items);
+  }
   slots_[s.slot].asked = std::max(slots_[s.slot].asked, groups);
   grow(s.slot, groups);
   return {};
@@ -252,7 +278,7 @@ result<sequence_id> sequence_arena::fork(sequence_id of, std::size_t tokens) {
     const std::size_t rest = tokens * layout_.block_stride() - full * layout_.page_bytes();
     if (rest != 0) copies_.push_back({of.slot, i, static_cast<std::uint32_t>(full), rest});
     grow(i, static_cast<std::uint32_t>(groups_for(tokens)));
-    s.used = s.asked = s.wanted;
+    s.used = s.asked = s.forked = s.wanted;
     if (full != 0 && !std::exchange(s.pending, true)) pending_.push_back(i);
     return sequence_id{i, s.serial};
   });
@@ -266,6 +292,7 @@ status sequence_arena::remove(sequence_id s) {
   --stats_.sequences;
   std::erase_if(copies_, [&](const tail_copy &c) { return c.to == s.slot; });
   if (copied_from(s.slot)) {
+    shrink(s.slot, gone.ready);
     leaving_.push_back(s.slot);
   } else {
     free_slot(s.slot);
@@ -294,13 +321,17 @@ void sequence_arena::free_slot(std::uint32_t i) {
 
 // ---- memory ----------------------------------------------------------------------------------------
 
-// Of the slots that were used longest ago.
+// Of the slots that were used longest ago. So many keep none that each further sequence can be a fork.
 void sequence_arena::trim_spare(std::size_t groups) {
   std::size_t emptied = 0;
   for (const std::uint32_t i : warm_) {
-    if (spare_ <= groups) break;
+    const bool is_one_too_many = warm_.size() - emptied > sequences_;
+    if (spare_ <= groups && !is_one_too_many) break;
     slot &s = slots_[i];
-    const auto taken = static_cast<std::uint32_t>(std::min<std::size_t>(s.wanted, spare_ - groups));
+    const std::size_t over = spare_ - std::min(spare_, groups);
+    const auto taken = is_one_too_many
+                           ? s.wanted
+                           : static_cast<std::uint32_t>(std::min<std::size_t>(s.wanted, over));
     shrink(i, s.wanted - taken);
     spare_ -= taken;
     if (s.wanted != 0) break;
@@ -327,17 +358,18 @@ result<std::size_t> sequence_arena::missing_for(std::size_t tokens) const {
                       error_unit::items);
   }
   const std::size_t groups = groups_for(tokens);
-  if (groups <= spare_) return std::size_t{0};
+  const std::size_t spare = warm_.empty() ? 0 : slots_[warm_.back()].wanted;  // add() takes it
+  if (groups <= spare) return std::size_t{0};
   return missing_memory(store_->device(), *store_->pool(),
-                        (groups - spare_) * layout_.group_bytes());
+                        (groups - spare) * layout_.group_bytes());
 }
 
 result<std::size_t> sequence_arena::trim() {
   const operation_scope scope("kv::sequence_arena::trim");
+  if (store_->suspended()) return suspended_error();
   trim_spare(0);
   const std::size_t created = store_->pool()->stats().created.bytes();
   STILLMAP_RETURN_IF_ERROR(store_->settle());
-  STILLMAP_RETURN_IF_ERROR(store_->pool()->trim());
   const std::size_t left = store_->pool()->stats().created.bytes();
   return created - std::min(created, left);
 }

@@ -75,11 +75,13 @@ class sequence_arena {
 
   // The worker maps what reserve() and fork() asked for, and unmaps what is no longer needed once `stream` has done what is
   // queued on it. Call it while the step before runs.
-  // Errors: of the host: a thread or memory that cannot be had.
+  // Errors: invalid_argument (the calling thread's default stream, which the worker cannot name); of the host: a thread
+  //         or memory that cannot be had. The wishes stay for the next call then.
   // Cost:   no driver call on this thread; where nothing is to do, no call at all.
   status prepare(stream_ref stream);
-  // Waits for the worker, if it is not done; capacity() says what each sequence has got. Then queues the copies of
-  // forks on `stream`.
+  // Waits for the worker, if it is not done; capacity() says what each sequence has got. Wishes that came after the
+  // latest prepare() wait for the next. Then queues the copies of forks on `stream`. A fork that has not got all its
+  // tokens keeps what capacity() says, and gets no more: remove it and fork again.
   // Errors: out_of_memory (value = bytes that were to be mapped, limit = bytes that there were for them: they are
   //         mapped), busy (suspended), the driver's.
   // Cost:   no driver call and no synchronisation of the device, but for one copy per range and fork.
@@ -92,7 +94,8 @@ class sequence_arena {
   // Errors: address_space_exhausted (as many as there can be: limit; or as many were removed since the last step).
   result<sequence_id> add();
   // The next step needs memory for `tokens` tokens. Less than there is changes nothing.
-  // Errors: invalid_argument (over the longest: value, limit; no such sequence).
+  // Errors: invalid_argument (over the longest: value, limit; no such sequence), busy (a fork that has not got all its
+  //         tokens).
   status reserve(sequence_id s, std::size_t tokens);
   // Tokens that have memory now: a step may read and write them.
   std::size_t capacity(sequence_id s) const;
@@ -109,10 +112,12 @@ class sequence_arena {
 
   // ---- memory --------------------------------------------------------------------------------------
 
-  // Bytes that are missing for `tokens` more tokens in one sequence: 0 where they can be had now. Errors: the driver's.
+  // Bytes of device memory that are missing for a new sequence of `tokens` tokens: 0 where it can be had now. What a
+  // quota or the limit of the pool leaves is not asked for. Errors: invalid_argument (over the longest), the driver's.
   // Cost: one query of the device's memory.
   result<std::size_t> missing_for(std::size_t tokens) const;
-  // Unmaps what removed sequences have left, waits for it, and gives it back to the device. Returns the bytes that the device got.
+  // Waits for the device's work, unmaps what removed sequences have left, and gives it back to the device, or to a pool
+  // of the caller's. Returns the bytes that the device got.
   // Errors: the driver's, busy (suspended).
   result<std::size_t> trim();
 
@@ -125,9 +130,12 @@ class sequence_arena {
     std::uint32_t ready = 0;   // of these: known to have memory
     std::uint32_t asked = 0;   // of these: reserve() or fork() has asked for them
     std::uint32_t used = 0;    // no page group from here on had memory since the slot was cold
+    std::uint32_t forked =
+        0;  // of these: the first ones are of the sequence that it was forked from
     bool live = false;
-    bool pending = false;  // in pending_
-    bool heir = false;     // in heirs_
+    bool is_broken = false;  // a fork without all of these
+    bool pending = false;    // in pending_
+    bool heir = false;       // in heirs_
   };
   // What begin_step() copies for a fork.
   struct tail_copy {
@@ -151,6 +159,7 @@ class sequence_arena {
   void trim_spare(std::size_t groups);
   void trim_inherited();
   void take_ready();
+  void break_fork(std::uint32_t i, std::uint32_t groups);
   status copy_tails(stream_ref stream);
 
   const kv::layout layout_;
@@ -164,7 +173,8 @@ class sequence_arena {
   std::vector<std::uint32_t> pending_;  // slots that the worker gives memory
   std::vector<std::uint32_t> heirs_;    // slots that add() took from warm_ since the last prepare()
   std::vector<tail_copy> copies_;
-  std::size_t spare_ = 0;  // page groups of warm_
+  std::size_t spare_ = 0;    // page groups of warm_
+  bool is_starved_ = false;  // the latest step found too little memory
   sequence_arena_stats stats_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/context.h"
 
 namespace stillmap::kv {
 namespace {
@@ -20,11 +21,11 @@ void for_each_run(std::span<const group_index> sorted, const Act &act) {
   }
 }
 
-tl::unexpected<error> suspended_error() {
+}  // namespace
+
+tl::unexpected<error> suspended_error() noexcept {
   return make_error(errc::busy, "the arena's memory is suspended: resume its tag first");
 }
-
-}  // namespace
 
 result<std::unique_ptr<group_store>> group_store::create(const stillmap::device &d, const layout &l,
                                                          options o) {
@@ -162,6 +163,12 @@ bool group_store::mapped(group_index g) const {
   return states_[g] == state::mapped;
 }
 
+bool group_store::waiting(group_index g) const {
+  const lock_guard lock(mutex_);
+  return states_[g] == state::queued || states_[g] == state::mapping ||
+         states_[g] == state::unmapping_wanted || states_[g] == state::leaving_wanted;
+}
+
 bool group_store::shared(group_index g) const {
   const lock_guard lock(mutex_);
   return shared_locked(g);
@@ -192,15 +199,18 @@ std::size_t group_store::distinct_groups() const {
 
 // ---- the worker ------------------------------------------------------------------------------------
 
+status group_store::check(stream_ref stream) {
+  if (stream != stream_ref::per_thread()) return {};
+  return make_error(errc::invalid_argument,
+                    "the thread's default stream is another one in the worker: create a stream");
+}
+
 status group_store::start(stream_ref stream) {
   const lock_guard lock(mutex_);
-  stream_ = stream;
-  if (first_ >= end_ || working_) return {};
-  STILLMAP_RETURN_IF_ERROR(pool_->in_background(this, [this] { work(); }));
-  operation_ = operation_scope::current();
-  working_ = true;
-  settled_.store(false, std::memory_order_release);
-  return {};
+  round like;
+  like.stream = stream;
+  like.operation = operation_scope::current();
+  return queue_round_locked(true, std::move(like));
 }
 
 status group_store::finish(std::vector<group_index> &lost) {
@@ -222,64 +232,70 @@ status group_store::settle() {
   {
     unique_lock lock(mutex_);
     idle_.wait(lock, [this]() STILLMAP_REQUIRES(mutex_) { return !working_; });
-    operation_ = operation_scope::current();
-    working_ = true;
-    settled_.store(false, std::memory_order_release);
+  }
+  STILLMAP_RETURN_IF_ERROR(wait_for_device());
+  {
+    const lock_guard lock(mutex_);
+    round like;
+    like.operation = operation_scope::current();
+    like.device_is_idle = true;
+    STILLMAP_RETURN_IF_ERROR(queue_round_locked(true, std::move(like)));
+    if (!working_) {  // it had nothing to do, but to trim the pool
+      working_ = true;
+      settled_.store(false, std::memory_order_release);
+    }
   }
   work();
-  return device_.space().collect_range(block_->range());
+  STILLMAP_RETURN_IF_ERROR(device_.space().collect_range(block_->range()));
+  const lock_guard lock(mutex_);
+  const bool is_later = failure_ || failure_.error().is(errc::out_of_memory);
+  return is_later ? status{} : std::exchange(failure_, status{});
 }
 
-// Works until there is no wish that it can fulfil.
-void group_store::work() noexcept {
-  for (;;) {
-    round r;
-    const status taken = next_round(r);
-    const bool goes_on = taken && !r.empty() && perform(r);
-    // Pages that one step gives back are often what the next one maps: only what it did not need is released.
-    if (!goes_on && trims_pool_ && !suspended()) {
-      if (const auto trimmed = pool_->trim(); !trimmed) report_background_error(trimmed.error());
-    }
-    const lock_guard lock(mutex_);
-    if (!taken) fail_locked(taken.error());
-    publish_locked(r);
-    if (goes_on && first_ < end_) continue;
-    working_ = false;
-    return idle_.notify_all();
-  }
-}
-
-// Takes all wishes, or none where the host has no memory.
-status group_store::next_round(round &r) {
-  return with_host_memory([&]() -> status {
-    const lock_guard lock(mutex_);
+// Takes the wishes of now, and of what is given up if `with_unmaps`, all or none; and starts the worker, if it is idle
+// and not on this thread.
+status group_store::queue_round_locked(bool with_unmaps, round like) {
+  if (first_ >= end_) return {};
+  return with_host_memory([&]() STILLMAP_REQUIRES(mutex_) -> status {
     std::size_t own = 0, shared = 0, leaving = 0;
     const auto each = [&](const auto &on_wish, const auto &on_leaving) STILLMAP_REQUIRES(mutex_) {
       for (std::size_t i = first_; i < end_; ++i) {
         const auto g = static_cast<group_index>(i);
-        switch (states_[g]) {
-          case state::queued:
-            on_wish(g, !sources_.empty() && sources_[g] != no_group);
-            break;
-          case state::leaving:
-          case state::leaving_shared:
-            on_leaving(g, state::unmapping);
-            break;
-          case state::leaving_wanted:
-            on_leaving(g, state::unmapping_wanted);
-            break;
-          default:
-            break;
+        const state now = states_[g];
+        if (now == state::queued) {
+          on_wish(g, !sources_.empty() && sources_[g] != no_group);
+        } else if (with_unmaps && (now == state::leaving || now == state::leaving_shared ||
+                                   now == state::leaving_wanted)) {
+          on_leaving(g);
         }
       }
     };
     each([&](group_index, bool share) { ++(share ? shared : own); },
-         [&](group_index, state) { ++leaving; });
-    r.maps.reserve(own);
-    r.shares.reserve(shared);
-    r.sources.reserve(shared);
-    r.unmaps.reserve(leaving);
-    lost_.reserve(lost_.size() + own + shared);
+         [&](group_index) { ++leaving; });
+    if (own + shared + leaving == 0) return {};
+    rounds_.push_back(std::move(like));
+    round &r = rounds_.back();
+    try {
+      r.maps.reserve(own);
+      r.shares.reserve(shared);
+      r.sources.reserve(shared);
+      r.unmaps.reserve(leaving);
+      r.before.reserve(leaving);
+      lost_.reserve(lost_.size() + wishes_ + own + shared);
+    } catch (const std::bad_alloc &) {
+      rounds_.pop_back();
+      throw;
+    }
+    if (!working_ && !r.device_is_idle) {
+      if (status s = pool_->in_background(this, [this] { work(); }); !s) {
+        rounds_.pop_back();
+        return s;
+      }
+    }
+    working_ = true;
+    settled_.store(false, std::memory_order_release);
+    operation_ = r.operation;
+    wishes_ += own + shared;
     each(
         [&](group_index g, bool share) STILLMAP_REQUIRES(mutex_) {
           states_[g] = state::mapping;
@@ -287,43 +303,83 @@ status group_store::next_round(round &r) {
           r.shares.push_back(g);
           r.sources.push_back(sources_[g]);
         },
-        [&](group_index g, state then) STILLMAP_REQUIRES(mutex_) {
-          states_[g] = then;
+        [&](group_index g) STILLMAP_REQUIRES(mutex_) {
           r.unmaps.push_back(g);
+          r.before.push_back(states_[g]);
+          states_[g] =
+              states_[g] == state::leaving_wanted ? state::unmapping_wanted : state::unmapping;
         });
-    first_ = SIZE_MAX;
-    end_ = 0;
+    if (with_unmaps) {
+      first_ = SIZE_MAX;
+      end_ = 0;
+    }
     return {};
   });
 }
 
-// Pages are shared before their source may lose them, and unmapped before others need them. Returns whether more
-// rounds may do more.
-bool group_store::perform(round &r) {
-  stream_ref stream = stream_ref::legacy();
-  const char *operation = "";
-  {
-    const lock_guard lock(mutex_);
-    stream = stream_;
-    operation = operation_;
+// The next round for the worker. Wishes for what it has unmapped meanwhile make one of their own.
+bool group_store::next_round_locked(round &r) {
+  if (rounds_.empty() && std::exchange(follow_up_, false)) {
+    round like;
+    like.operation = operation_;
+    if (const status s = queue_round_locked(false, std::move(like)); !s) fail_locked(s.error());
   }
-  const operation_scope scope(operation);
+  if (rounds_.empty()) return false;
+  r = std::move(rounds_.front());
+  rounds_.pop_front();
+  return true;
+}
+
+void group_store::work() noexcept {
+  // A capture of any thread forbids the worker's calls by default, and none is part of a graph.
+  const relaxed_capture_mode relaxed(device_.driver());
+  report_if_failed(relaxed.entered());
+  for (bool is_trimmed = !trims_pool_;;) {
+    round r;
+    bool is_any = false;
+    {
+      const lock_guard lock(mutex_);
+      is_any = next_round_locked(r);
+      if (!is_any && is_trimmed) {
+        working_ = false;
+        return idle_.notify_all();
+      }
+    }
+    if (!is_any) {
+      // Pages that one step gives back are often what the next one maps: only what it did not need is released.
+      is_trimmed = true;
+      if (suspended()) continue;
+      if (const auto trimmed = pool_->trim(); !trimmed) report_background_error(trimmed.error());
+      continue;
+    }
+    is_trimmed = !trims_pool_;
+    perform(r);
+    const lock_guard lock(mutex_);
+    publish_locked(r);
+  }
+}
+
+// Pages are shared before their source may lose them, and unmapped before others need them.
+void group_store::perform(round &r) {
+  const operation_scope scope(r.operation);
   const auto keep = [&](const status &s) {
     if (s) return true;
     const lock_guard lock(mutex_);
     fail_locked(s.error());
     return false;
   };
-  if (suspended()) return keep(suspended_error());
-  r.is_shared = r.shares.empty() || keep(with_host_memory([&] { return share(r); }));
-  bool is_capturing = false;
-  if (!r.unmaps.empty()) {
-    const status unmapped = unmap(r, stream);
-    is_capturing = !unmapped && unmapped.error().is(errc::not_supported);
-    r.is_unmapped = is_capturing ? false : keep(unmapped);
+  if (suspended()) {
+    keep(suspended_error());
+    return;
   }
-  const bool is_mapped = r.maps.empty() || keep(with_host_memory([&] { return map(r); }));
-  return is_mapped && (r.unmaps.empty() || r.is_unmapped);
+  r.is_shared = r.shares.empty() || keep(with_host_memory([&] { return share(r); }));
+  if (!r.unmaps.empty()) {
+    const status unmapped = unmap(r);
+    // While the stream captures a graph, what was given up stays for a later round.
+    const bool is_capturing = !unmapped && unmapped.error().is(errc::not_supported);
+    r.is_unmapped = !is_capturing && keep(unmapped);
+  }
+  if (!r.maps.empty()) keep(with_host_memory([&] { return map(r); }));
 }
 
 // Before pages are mapped there: what was unmapped may still wait for its fence.
@@ -350,8 +406,11 @@ status group_store::share(const round &r) const {
   return device_.space().apply(std::move(plan));
 }
 
-status group_store::unmap(const round &r, stream_ref stream) const {
-  STILLMAP_ASSIGN_OR_RETURN(const fence idle, fence::after(device_, stream));
+status group_store::unmap(const round &r) const {
+  fence idle;
+  if (!r.device_is_idle) {
+    STILLMAP_ASSIGN_OR_RETURN(idle, fence::after(device_, r.stream));
+  }
   for (std::uint32_t range = 0; range < layout_.ranges(); ++range) {
     for_each_run(r.unmaps, [&](group_index first, std::size_t n) {
       device_.space().retire_again(block_, {address(range, first), n * layout_.page_bytes()}, idle);
@@ -397,20 +456,23 @@ void group_store::fail_locked(const error &e) {
 }
 
 void group_store::publish_locked(const round &r) {
+  wishes_ -= r.maps.size() + r.shares.size();
   for (const group_index g : r.shares) {
     publish_wish_locked(g, r.is_shared, state::leaving_shared);
     sources_[g] = no_group;
     if (!r.is_shared) leave_locked(g);
   }
-  for (const group_index g : r.unmaps) {
+  for (std::size_t i = 0; i < r.unmaps.size(); ++i) {
+    const group_index g = r.unmaps[i];
     const bool wanted = states_[g] == state::unmapping_wanted;
     if (r.is_unmapped) {
       states_[g] = wanted ? state::queued : state::none;
-    } else if (!next_.empty()) {  // its pages may be another's
-      states_[g] = wanted ? state::leaving_wanted : state::leaving_shared;
-    } else {
+      follow_up_ = follow_up_ || wanted;
+    } else if (r.before[i] == state::leaving) {
       states_[g] = wanted ? state::mapped : state::leaving;
       mapped_ += wanted ? 1 : 0;
+    } else {  // its pages may be another's
+      states_[g] = wanted ? state::leaving_wanted : state::leaving_shared;
     }
     if (states_[g] != state::none && states_[g] != state::mapped) touch_locked(g);
   }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,9 @@
 namespace stillmap::kv {
 
 using group_index = std::uint32_t;
+
+// Of all operations that need memory which is suspended: busy.
+tl::unexpected<error> suspended_error() noexcept;
 
 class group_store {
  public:
@@ -58,6 +62,8 @@ class group_store {
   bool mapped(group_index g) const STILLMAP_EXCLUDES(mutex_);
   // Other groups that are not given up have its pages, too, or shall have them.
   bool shared(group_index g) const STILLMAP_EXCLUDES(mutex_);
+  // It has no memory yet, and a wish.
+  bool waiting(group_index g) const STILLMAP_EXCLUDES(mutex_);
   // It has no memory, no wish, and is not being unmapped.
   bool resting(group_index g) const STILLMAP_EXCLUDES(mutex_);
   // Groups that are mapped(). The second counts those that share pages once, by looking at all groups; it may throw
@@ -67,8 +73,11 @@ class group_store {
 
   // ---- the worker ----------------------------------------------------------------------------------
 
-  // Starts the worker, if there is a wish. What is given up is unmapped once `stream` has done what is queued on it.
-  // Errors: those of page_pool::in_background.
+  // Refuses the stream that is another one in the worker's thread.
+  // Errors: invalid_argument (the calling thread's default stream).
+  static status check(stream_ref stream);
+  // The worker does what is wished for now. What is given up is unmapped once `stream` has done what is queued on it.
+  // Errors: those of page_pool::in_background, out_of_memory (of the host): the wishes stay.
   status start(stream_ref stream) STILLMAP_EXCLUDES(mutex_);
   // Waits for the worker. `lost`, which is empty, gets the groups whose wish failed: they have no memory, and no wish.
   // Errors: what the worker met first since the last call: out_of_memory (value = bytes of the wishes, limit = bytes
@@ -79,7 +88,8 @@ class group_store {
   bool settled() const { return settled_.load(std::memory_order_acquire); }
   bool suspended() const { return suspension_->any.load(std::memory_order_acquire); }
 
-  // Waits for the worker, for the device's work, and unmaps what is given up. Errors: the driver's, busy (suspended).
+  // Waits for the worker and for the device's work, and does what is wished for. Errors: the driver's, busy (suspended),
+  // out_of_memory (of the host). A wish that failed is reported by finish().
   status settle() STILLMAP_EXCLUDES(mutex_);
 
  private:
@@ -103,7 +113,12 @@ class group_store {
   };
   // What the worker does at a time. Groups are in order of address.
   struct round {
+    stream_ref stream = stream_ref::legacy();
+    const char *operation = "";   // of its errors
+    bool device_is_idle = false;  // nothing is waited for
     std::vector<group_index> shares, sources, unmaps, maps;
+    std::vector<state> before;  // of `unmaps`
+    // What has come of it.
     bool is_shared = false, is_unmapped = false;
     std::size_t mapped = 0;  // the first ones of `maps`
     bool empty() const { return shares.empty() && unmaps.empty() && maps.empty(); }
@@ -113,11 +128,12 @@ class group_store {
               std::shared_ptr<address_block> block);
 
   void work() noexcept STILLMAP_EXCLUDES(mutex_);
-  status next_round(round &r) STILLMAP_EXCLUDES(mutex_);
-  bool perform(round &r) STILLMAP_EXCLUDES(mutex_);
+  status queue_round_locked(bool with_unmaps, round like) STILLMAP_REQUIRES(mutex_);
+  bool next_round_locked(round &r) STILLMAP_REQUIRES(mutex_);
+  void perform(round &r) STILLMAP_EXCLUDES(mutex_);
   status collect_retiring(const std::vector<group_index> &groups) const;
   status share(const round &r) const;
-  status unmap(const round &r, stream_ref stream) const;
+  status unmap(const round &r) const;
   status map(round &r);
   status map_first(const round &r, std::size_t n);
   void publish_locked(const round &r) STILLMAP_REQUIRES(mutex_);
@@ -150,8 +166,10 @@ class group_store {
   std::size_t first_ STILLMAP_GUARDED_BY(mutex_) = SIZE_MAX, end_ STILLMAP_GUARDED_BY(mutex_) = 0;
   std::size_t mapped_ STILLMAP_GUARDED_BY(mutex_) = 0;
   bool working_ STILLMAP_GUARDED_BY(mutex_) = false;
-  stream_ref stream_ STILLMAP_GUARDED_BY(mutex_) = stream_ref::legacy();
-  const char *operation_ STILLMAP_GUARDED_BY(mutex_) = "";  // of the errors
+  std::deque<round> rounds_ STILLMAP_GUARDED_BY(mutex_);    // for the worker
+  const char *operation_ STILLMAP_GUARDED_BY(mutex_) = "";  // of the latest round
+  bool follow_up_ STILLMAP_GUARDED_BY(mutex_) = false;      // a wish came while it unmapped
+  std::size_t wishes_ STILLMAP_GUARDED_BY(mutex_) = 0;      // in rounds
   status failure_ STILLMAP_GUARDED_BY(mutex_);
   std::vector<group_index> lost_ STILLMAP_GUARDED_BY(mutex_);
   std::atomic<bool> settled_{true};

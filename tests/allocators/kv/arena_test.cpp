@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "stillmap/allocators/kv/block_arena.h"
 #include "stillmap/allocators/kv/sequence_arena.h"
@@ -172,7 +174,7 @@ TEST_F(kv_arena, a_stream_that_captures_delays_what_is_given_back) {
   ASSERT_DONE(a->prepare(16, work));
   ASSERT_DONE(a->begin_step());
   {
-    testing::captured_graph graph(dev(), work, CU_STREAM_CAPTURE_MODE_RELAXED);
+    testing::captured_graph graph(dev(), work);
     ASSERT_DONE(a->prepare(0, work));
     ASSERT_DONE(a->begin_step());
     EXPECT_EQ(unmaps(), 0u);
@@ -377,6 +379,111 @@ TEST_F(kv_arena, a_fork_waits_for_the_addresses_of_another) {
   testing::release(work.get());
   ASSERT_DONE(begin());
   EXPECT_EQ(a->capacity(fork), 32u);
+}
+
+TEST_F(kv_arena, a_stream_that_is_another_one_in_the_worker_is_refused) {
+  const auto a = block_arena(16);
+  EXPECT_TRUE(fails_with(a->prepare(4, stream_ref::per_thread()), errc::invalid_argument,
+                         "kv::block_arena::prepare"));
+  const auto b = sequence_arena(16, 1);
+  EXPECT_TRUE(fails_with(b->prepare(stream_ref::per_thread()), errc::invalid_argument,
+                         "kv::sequence_arena::prepare"));
+}
+
+// The caller has ordered another stream after that of prepare().
+TEST_F(kv_arena, trimming_waits_for_the_whole_device) {
+  const auto a = block_arena(16);
+  const stream work = make_stream();
+  step(*a, 4);
+  testing::hold(work.get());
+  const fence queued = after(work);
+  std::thread trims([&] { ASSERT_DONE(a->trim()); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(unmaps(), 0u);
+  testing::release(work.get());
+  trims.join();
+  EXPECT_GT(unmaps(), 0u);
+}
+
+// What comes between prepare() and begin_step() is for the step after.
+TEST_F(kv_arena, late_wishes_wait_for_the_next_step) {
+  const auto a = sequence_arena(64, 4);
+  const auto parent = a->add().value();
+  ASSERT_DONE(a->reserve(parent, 40));
+  step(*a);
+  std::memset((a->tensor(parent, 1, 1) + 36 * a->layout().block_stride()).pointer(), 42, 16);
+  ASSERT_DONE(a->prepare(stream_ref::legacy()));
+  const auto fork = a->fork(parent, 37).value();
+  ASSERT_DONE(a->reserve(parent, 60));
+  ASSERT_DONE(a->begin_step(stream_ref::legacy()));
+  EXPECT_EQ(a->capacity(fork), 0u);
+  step(*a);
+  wait();
+  EXPECT_EQ(a->capacity(fork), 48u);
+  EXPECT_EQ(a->capacity(parent), 64u);
+  EXPECT_EQ(static_cast<const char *>(
+                (a->tensor(fork, 1, 1) + 36 * a->layout().block_stride()).pointer())[15],
+            42);
+}
+
+TEST_F(kv_arena, a_fork_without_its_memory_says_so) {
+  const auto a = sequence_arena(64, 4);
+  const auto parent = a->add().value();
+  ASSERT_DONE(a->reserve(parent, 40));
+  step(*a);
+  leave_free(0);
+  const auto fork = a->fork(parent, 37).value();
+  ASSERT_DONE(a->prepare(stream_ref::legacy()));
+  EXPECT_FALSE(a->begin_step(stream_ref::legacy()));
+  EXPECT_EQ(a->capacity(fork), 32u) << "what is shared needs no memory";
+  leave_free(4);
+  EXPECT_TRUE(fails_with(a->reserve(fork, 37), errc::busy, "kv::sequence_arena::reserve"));
+  step(*a);
+  EXPECT_EQ(a->capacity(fork), 32u);
+  ASSERT_DONE(a->remove(fork));
+  const auto again = a->fork(parent, 37).value();
+  step(*a);
+  EXPECT_EQ(a->capacity(again), 48u);
+}
+
+// Slots come back, whatever became of them.
+TEST_F(kv_arena, addresses_do_not_run_out) {
+  const auto a = sequence_arena(64, 2, 16 * page());
+  for (int i = 0; i < 12; ++i) {
+    const auto parent = a->add();
+    ASSERT_DONE(parent);
+    ASSERT_DONE(a->reserve(*parent, 40));
+    step(*a);
+    const auto fork = a->fork(*parent, i % 2 == 0 ? 37 : 10);
+    ASSERT_DONE(fork);
+    if (i % 3 == 0) step(*a);
+    ASSERT_DONE(a->remove(*parent));
+    ASSERT_DONE(a->remove(*fork));
+    step(*a);
+    step(*a);
+  }
+  ASSERT_DONE(a->trim());
+  EXPECT_EQ(device_bytes(), 0u);
+}
+
+TEST_F(kv_arena, spare_memory_goes_to_whom_it_lacks) {
+  const auto a = sequence_arena(64, 4, 8 * page());
+  std::vector<kv::sequence_id> all;
+  for (int i = 0; i < 4; ++i) {
+    all.push_back(a->add().value());
+    ASSERT_DONE(a->reserve(all.back(), 16));
+  }
+  step(*a);
+  for (const auto s : all) ASSERT_DONE(a->remove(s));
+  leave_free(0);
+  EXPECT_EQ(a->missing_for(64).value(), 3 * page());
+  const auto s = a->add().value();
+  for (int i = 0; i < 3 && a->capacity(s) < 64; ++i) {
+    ASSERT_DONE(a->reserve(s, 64));
+    ASSERT_DONE(a->prepare(stream_ref::legacy()));
+    (void)a->begin_step(stream_ref::legacy());
+  }
+  EXPECT_EQ(a->capacity(s), 64u);
 }
 
 // A short sequence does not keep what a long one had.
