@@ -1,5 +1,6 @@
 #include "stillmap/checkpoint/base/tcp_socket.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -68,6 +69,12 @@ result<tcp_address> parse_tcp_address(const std::string &address) {
     host = host.substr(1, host.size() - 2);
   }
   return tcp_address{std::move(host), address.substr(colon + 1)};
+}
+
+bool is_numeric(const tcp_address &address) noexcept {
+  unsigned char parsed[sizeof(in6_addr)];
+  return ::inet_pton(AF_INET, address.host.c_str(), parsed) == 1 ||
+         ::inet_pton(AF_INET6, address.host.c_str(), parsed) == 1;
 }
 
 result<fork_closed_fd> connect_tcp(const std::string &address, steady::time_point until) {

@@ -19,6 +19,9 @@ struct tcp_address {
 // Errors: invalid_argument; the subject is the address.
 result<tcp_address> parse_tcp_address(const std::string &address);
 
+// Whether the host is written as numbers, so that no name server is asked for it.
+bool is_numeric(const tcp_address &address) noexcept;
+
 // A connection to the first address of the host that answers.
 // Errors: invalid_argument (no such host), the system's, busy (no answer before `until`); the subject is the address.
 result<fork_closed_fd> connect_tcp(const std::string &address,

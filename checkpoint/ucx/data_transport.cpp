@@ -44,7 +44,14 @@ class data_connector final : public migration::data_connector {
     return with_host_memory(
         "migration::data_connector::create_transport",
         [&]() -> result<std::unique_ptr<migration::transport>> {
-          STILLMAP_RETURN_IF_ERROR(checkpoint::parse_tcp_address(address));
+          STILLMAP_ASSIGN_OR_RETURN(const checkpoint::tcp_address at,
+                                    checkpoint::parse_tcp_address(address));
+          if (!is_numeric(at)) {  // a name server that does not answer would hold the migration
+            return tl::unexpected(
+                make_error(errc::invalid_argument, "the announced host is not written as numbers")
+                    .value()
+                    .about(address));
+          }
           STILLMAP_ASSIGN_OR_RETURN(owned_context context, create_context(transports_));
           return std::make_unique<data_transport>(
               address, std::make_shared<const owned_context>(std::move(context)));

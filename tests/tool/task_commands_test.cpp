@@ -14,6 +14,8 @@
 #include "stillmap/checkpoint/base/socket_channel.h"
 #include "stillmap/checkpoint/handoff/internal/wire.h"
 #include "stillmap/checkpoint/handoff/listener.h"
+#include "stillmap/checkpoint/publication/holder.h"
+#include "stillmap/checkpoint/publication/publication.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/unique_name.h"
 #include "tests/tool/task_test.h"
@@ -60,6 +62,20 @@ TEST_F(task_commands, a_task_goes_back_to_its_image) {
   expect(run("task suspend " + where_ + " cache"), 0, {});
   EXPECT_NE(run("task restore " + where_ + " '" + image + "' --all --key '" + key + "'").status, 0);
   expect(run("task resume " + where_ + " cache"), 0, {});
+}
+
+// What is published is counted for the whole process, and says nothing of one tag.
+TEST_F(task_commands, a_tag_sleeps_beside_one_that_is_published) {
+  const auto holding = publication::holder::create(new_place());
+  ASSERT_DONE(holding);
+  const std::string weights[] = {"weights"};
+  const auto published = publication::publish(dev(), holding->address(), "model", weights);
+  if (!published && published.error().is(errc::not_supported)) GTEST_SKIP();
+  ASSERT_DONE(published);
+  expect(run("task suspend " + where_ + " cache"), 0,
+         {"stillmap: ok: cache suspended: ", " in 2 mappings"});
+  expect(run("task resume " + where_ + " cache --each"), 0, {});
+  EXPECT_TRUE(is_whole(dev()));
 }
 
 TEST_F(task_commands, a_task_sleeps_and_wakes) {

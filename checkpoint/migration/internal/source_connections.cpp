@@ -70,14 +70,16 @@ struct source_connections::lane {
   std::byte *buffers[2];     // each for a header and a chunk
 };
 
+// shutdown() ends what the thread waits for there.
+void source_connections::set_connecting(channel *now) {
+  const lock_guard lock(shutdown_mutex_);
+  connecting_ = now;
+  if (shut_down_ && now != nullptr) now->shutdown();
+}
+
 result<std::unique_ptr<channel>> source_connections::connect(transport &to,
                                                              std::chrono::milliseconds timeout) {
   STILLMAP_ASSIGN_OR_RETURN(auto c, to.connect(timeout));
-  const auto set_connecting = [&](channel *now) {
-    const lock_guard lock(shutdown_mutex_);
-    connecting_ = now;
-    if (shut_down_ && now != nullptr) now->shutdown();
-  };
   set_connecting(c.get());
   const status s = with_host_memory([&] { return c->handshake(timeout); });
   set_connecting(nullptr);
@@ -111,8 +113,16 @@ status source_connections::open_channel(transport &to, const peer_identity *peer
     return make_error(errc::not_supported,
                       "a data channel reached another peer than the control channel", i);
   }
-  STILLMAP_RETURN_IF_ERROR(send(*c, kind::join, encode(session_), timeout, i));
-  STILLMAP_RETURN_IF_ERROR(receive(*c, kind::welcome, 0, timeout));
+  set_connecting(c.get());
+  status joined = with_host_memory([&]() -> status {
+    STILLMAP_RETURN_IF_ERROR(send(*c, kind::join, encode(session_), timeout, i));
+    STILLMAP_RETURN_IF_ERROR(receive(*c, kind::welcome, 0, timeout));
+    const lock_guard lock(shutdown_mutex_);
+    data_.reserve(data_.size() + 1);
+    return {};
+  });
+  set_connecting(nullptr);
+  STILLMAP_RETURN_IF_ERROR(joined);
   const lock_guard lock(shutdown_mutex_);
   data_.push_back(std::move(c));
   if (shut_down_) data_.back()->shutdown();
@@ -144,11 +154,12 @@ status source_connections::open_announced() {
   }
   STILLMAP_ASSIGN_OR_RETURN(announced_,
                             by->create_transport(reachable(endpoint_.address, peer_.address)));
-  // Only the session's id says who joins there.
-  STILLMAP_RETURN_IF_ERROR(
-      open_channel(*announced_, nullptr, std::min(options_.timeout, max_announced_wait)));
   data_transport_ = here;
-  return {};
+  // Only the session's id says who joins there.
+  status opened =
+      open_channel(*announced_, nullptr, std::min(options_.timeout, max_announced_wait));
+  if (!opened) data_transport_.clear();
+  return opened;
 }
 
 status source_connections::open_channels(transport &to) {

@@ -86,6 +86,7 @@ class source_connections {
   status send_chunks(lane &l, source_memory &from, copy_round &round, const on_chunk &sent);
   status send_chunk(lane &l, std::size_t buffer, source_memory::chunk &c,
                     const image::digest_key &key, const on_chunk &sent);
+  void set_connecting(channel *now) STILLMAP_EXCLUDES(shutdown_mutex_);
   result<std::unique_ptr<channel>> connect(transport &to, std::chrono::milliseconds timeout);
   // Opens the first data channel where the destination announces.
   // Errors: as sent_memory::data_fallback.

@@ -134,7 +134,7 @@ class quota_waits {
   std::optional<quota_wait> of(const task_view &t) {
     if (!t.memory || t.memory->quota.empty() || t.process.start_time == 0) return std::nullopt;
     const key which{t.memory->quota, t.process.uid};
-    if (read_.size() == most && !read_.contains(which)) return std::nullopt;
+    if (!read_.contains(which) && ++of_user_[which.second] > most_of_user) return std::nullopt;
     const auto q = read_.try_emplace(which);
     if (q.second) q.first->second = waits_in(which.first, which.second);
     if (!q.first->second) return std::nullopt;
@@ -145,8 +145,9 @@ class quota_waits {
 
  private:
   using key = std::pair<std::string, uid_t>;
-  static constexpr std::size_t most = 64;
+  static constexpr std::size_t most_of_user = 16;  // no user keeps others' from being read
   std::map<key, std::optional<process_waits>> read_;
+  std::map<uid_t, std::size_t> of_user_;
 };
 
 // A view that is made.

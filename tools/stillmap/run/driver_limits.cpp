@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "tools/stillmap/common/outcome.h"
 #include "tools/stillmap/machine/control_group.h"
 #include "tools/stillmap/machine/device_usage.h"
@@ -27,6 +29,9 @@ driver_limits read_driver_limits() {
         fmt::format("{}={}:{}", uuid, bytes_or_nothing(l.hard), bytes_or_nothing(l.soft));
     out.lines.push_back(fmt::format("{}: {}", printable(uuid), text_of(l, "NVML", "NVML")));
   }
+  // The smaller one of a device holds.
+  const char *const own = ::secure_getenv("STILLMAP_PRELOAD_DEVICE_LIMITS");
+  if (!out.variable.empty() && own != nullptr && *own != 0) out.variable += std::string(",") + own;
   return out;
 }
 

@@ -27,7 +27,12 @@ class job_suspension {
 
   outcome<exit_status> run() {
     for (;; std::this_thread::sleep_for(suspend_interval)) {
-      STILLMAP_ASSIGN_OR_RETURN(const auto tasks, find_job_tasks(job_));
+      const auto found = find_job_tasks(job_);
+      if (!found) {
+        undo();
+        return tl::unexpected(found.error());
+      }
+      const auto &tasks = *found;
       if (std::ranges::all_of(tasks, &job_task::is_suspended)) return print(tasks.size());
       // None is asked before all answer, so that one that hangs costs the others nothing.
       const auto silent = std::ranges::find(tasks, false, &job_task::answers);

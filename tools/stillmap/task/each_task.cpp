@@ -78,7 +78,8 @@ std::vector<std::string> tags_for(const control::process_status &s, const tag_re
     out.push_back(t.tag);
     bytes += there;
   }
-  const bool only_published = what.suspends && bytes <= s.published_bytes;
+  // Published bytes are those of the whole process: of one tag the server knows.
+  const bool only_published = what.suspends && what.memory.all && bytes <= s.published_bytes;
   return only_published ? std::vector<std::string>() : out;
 }
 
@@ -121,16 +122,20 @@ result<control::process_status> status_when_idle(const control::client &task,
   }
 }
 
-status undo_one(const control::client &task, const tag_request &what,
-                const std::vector<std::string> &tags, const std::stop_token &given_up) {
+status undo_one(const control::client &task, const tag_request &what, const answered_task &of,
+                const std::stop_token &given_up) {
   const auto s = status_when_idle(task, given_up);
   if (!s && s.error().code == std::errc::connection_refused) return {};  // it has ended
   STILLMAP_RETURN_IF_ERROR(s);
   if (s->job.request != control::request_kind::none) {
     return make_error(errc::operation_canceled, "it carries out a request still");
   }
+  if (of.has_more_tags) {
+    if (what.suspends) return task.resume_all().map([](const auto &) {});
+    return make_error(errc::not_supported, "which of its tags were suspended is not known");
+  }
   for (const control::tag_status &t : s->tags) {
-    if (std::find(tags.begin(), tags.end(), t.tag) == tags.end()) continue;
+    if (std::find(of.tags.begin(), of.tags.end(), t.tag) == of.tags.end()) continue;
     if (what.suspends && t.suspended_bytes != 0) STILLMAP_RETURN_IF_ERROR(task.resume(t.tag));
     if (!what.suspends && t.mapped_bytes != 0) {
       STILLMAP_RETURN_IF_ERROR(task.suspend({.tag = t.tag}));
@@ -155,6 +160,7 @@ failure failure_of(const std::string &socket, const error &e, std::chrono::milli
 
 status ask_task(const control::client &task, const tag_request &what, answered_task &t) {
   STILLMAP_ASSIGN_OR_RETURN(const auto s, task.status());
+  t.has_more_tags = what.memory.all && s.omitted_tags != 0;
   t.knows_tag = s.omitted_tags != 0 || std::any_of(s.tags.begin(), s.tags.end(),
                                                    [&](auto &tag) { return is_meant(tag, what); });
   if (what.suspends && what.store_is_given) STILLMAP_RETURN_IF_ERROR(check_store(s, what));
@@ -177,7 +183,7 @@ std::string undo_each(const std::vector<answered_task> &done, const tag_request 
       [&](std::size_t i, const std::stop_token &given_up) {
         undone[i] =
             with_host_memory([&] {
-              return undo_one(client_for(done[i].socket, given_up), what, done[i].tags, given_up);
+              return undo_one(client_for(done[i].socket, given_up), what, done[i], given_up);
             }).has_value();
       },
       timeout);
@@ -214,7 +220,7 @@ outcome<std::vector<answered_task>> ask_each(const std::vector<std::string> &soc
   if (!failed) return out;
   const failure reason = failure_of(sockets[*failed], answers[*failed].error(), timeout);
   // Also what has failed: a task may have done it, and have had no memory to say so.
-  std::erase_if(out, [](const answered_task &t) { return t.tags.empty(); });
+  std::erase_if(out, [](const answered_task &t) { return t.tags.empty() && !t.has_more_tags; });
   const std::string unknown = undo_each(out, what, undo_timeout);
   return fail(reason.status,
               reason.line + (unknown.empty() ? "; every other task is as it was" : unknown));

@@ -25,6 +25,7 @@ struct answered_task {
   std::optional<checkpoint::suspended_tag> done;
   std::string as_it_is;
   std::vector<std::string> tags;  // that it had to suspend or to resume
+  bool has_more_tags = false;     // than the server lists
   bool knows_tag = false;         // that was asked for; of all tags: that there are any
 };
 

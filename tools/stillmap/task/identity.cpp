@@ -27,10 +27,6 @@ std::string reason_of(const error &e) {
   return printable(cause.empty() ? e.message() : cause);
 }
 
-std::string data_transport_of(const migration::sent_memory &x) {
-  return printable(x.data_transport.empty() ? "tls" : x.data_transport);
-}
-
 void print_json(const migration::sent_memory &x) {
   json_writer json;
   json.begin_object().field("owner", x.owner == owner::source ? "source" : "destination");
@@ -92,6 +88,10 @@ outcome<migration::task_id> task_id_of(const std::string &text) {
     return fail(exit_usage, fmt::format("--task: '{}' is not 32 hexadecimal digits", text));
   }
   return *id;
+}
+
+std::string data_transport_of(const migration::sent_memory &x) {
+  return printable(x.data_transport.empty() ? "tls" : x.data_transport);
 }
 
 std::string text_of(const migration::peer_identity &p) {

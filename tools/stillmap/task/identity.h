@@ -26,6 +26,8 @@ outcome<migration::task_id> task_id_of(const std::string &text);
 
 // "name (192.0.2.7:4711)"
 std::string text_of(const migration::peer_identity &p);
+// What has carried the contents: "tls", or the name of another transport.
+std::string data_transport_of(const migration::sent_memory &x);
 
 // A failure of a migration to `address`, or to reach the task, with advice where the cause is known.
 tl::unexpected<failure> fail_reaching(const std::string &address, const error &e);

@@ -245,10 +245,10 @@ outcome<exit_status> resolve_record(const migrate_resolve_options &o,
 
 outcome<exit_status> run_migrate_status(const migrate_status_options &o) {
   if (std::filesystem::is_directory(o.place)) return records_status(o);
-  if (!o.task.empty())
-    return fail(exit_usage, o.place + ": HEX has an effect only with a folder of records");
   migrate_status_options one = o;
   STILLMAP_ASSIGN_OR_RETURN(one.place, socket_of(o.place));
+  if (!o.task.empty())
+    return fail(exit_usage, o.place + ": HEX has an effect only with a folder of records");
   return process_status(one);
 }
 
@@ -259,6 +259,7 @@ outcome<exit_status> run_migrate_resolve(const migrate_resolve_options &o) {
     STILLMAP_RETURN_IF_ERROR(check_identity(o.identity));
     return resolve_record(o, task);
   }
+  STILLMAP_ASSIGN_OR_RETURN(const std::string socket, socket_of(o.place));
   if (o.identity.given() || !task.is_zero() || !o.to.empty() || !o.decider.empty() ||
       o.certificate_replaced) {
     return fail(exit_usage,
@@ -266,7 +267,6 @@ outcome<exit_status> run_migrate_resolve(const migrate_resolve_options &o) {
                     ": a process needs neither --task nor --to nor credentials, nor "
                     "--decider and --certificate-replaced: those are for a folder of records");
   }
-  STILLMAP_ASSIGN_OR_RETURN(const std::string socket, socket_of(o.place));
   STILLMAP_ASSIGN_OR_RETURN(const auto sent, about(control::client(socket).resolve(), socket));
   return print_sent(sent, socket, o.json, true);
 }

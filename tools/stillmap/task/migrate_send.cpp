@@ -114,9 +114,12 @@ error why_not(const moved_task &t) {
 exit_status print_moved(const std::vector<moved_task> &all, bool json) {
   if (!json) {
     for (const moved_task &t : all) {
-      fmt::print("stillmap: ok: {}: now owned by {}; {}, downtime {}\n", printable(t.socket),
+      fmt::print("stillmap: ok: {}: now owned by {}; {}, downtime {}{}\n", printable(t.socket),
                  text_of(t.sent->to), format_bytes(t.sent->bytes),
-                 human_seconds(t.sent->downtime.count()));
+                 human_seconds(t.sent->downtime.count()),
+                 t.sent->data_transport.empty()
+                     ? ""
+                     : "; contents over " + data_transport_of(*t.sent) + ", not encrypted");
     }
     return exit_ok;
   }
@@ -125,7 +128,8 @@ exit_status print_moved(const std::vector<moved_task> &all, bool json) {
   for (const moved_task &t : all) {
     out.begin_object().field("socket", t.socket).field("task", t.sent->task.text());
     out.field("owner", "destination").field("epoch", t.sent->epoch).field("to", t.sent->to.address);
-    out.field("bytes", t.sent->bytes).field("downtime_seconds", t.sent->downtime.count()).end();
+    out.field("bytes", t.sent->bytes).field("downtime_seconds", t.sent->downtime.count());
+    out.field("data_transport", data_transport_of(*t.sent)).end();
   }
   fmt::print("{}", out.end().end().text());
   return exit_ok;
