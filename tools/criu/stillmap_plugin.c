@@ -202,7 +202,7 @@ static bool suspend_socket(pid_t pid, const char *address, void *given) {
     return false;
   }
   // What was suspended before stays so, here and after a restore.
-  if (strstr(text, ": nothing to do") != NULL) return true;
+  if (strstr(text, "; nothing to do") != NULL) return true;
   if (!add_task(pid, address)) {
     LOG(log_error, "no memory: %s stays suspended until `stillmap task resume`\n", address);
     return false;

@@ -213,7 +213,7 @@ with stillmap.PublicationHolder(holder) as h:
     net = fill(Net("cuda"))
     wanted = fill(Net("cpu")).state_dict()
 h.close()
-refused(OSError, "accepts connections", st.publish, "net", net.state_dict(keep_vars=True), replace=True)
+refused(OSError, "no socket of this name", st.publish, "net", net.state_dict(keep_vars=True), replace=True)
 assert same(net.state_dict(), wanted)
 net.layers[0].weight.data[0, :2] = torch.tensor([7.0, 7.0])
 assert net.layers[0].weight.data[0, 1].cpu() == 7
