@@ -169,8 +169,7 @@ status block_arena::begin_step() {
   ++stats_.steps;
   if (pending_.empty() && store_->settled()) return {};
   if (!store_->idle()) ++stats_.steps_that_waited;
-  std::vector<group_index> lost;
-  const status done = store_->finish(lost);
+  const status done = store_->finish();
   take_ready();
   return done;
 }
@@ -499,8 +498,7 @@ status block_arena::copy(std::span<const block_move> moves, stream_ref stream) c
 result<std::size_t> block_arena::trim() {
   const operation_scope scope("kv::block_arena::trim");
   if (store_->suspended()) return suspended_error();
-  std::vector<group_index> lost;
-  const status before = store_->finish(lost);
+  const status before = store_->finish();
   take_ready();
   if (!before && !before.error().is(errc::out_of_memory)) return tl::unexpected(before.error());
   for (std::uint32_t c = lists_.back(); c != none;) {
@@ -511,10 +509,7 @@ result<std::size_t> block_arena::trim() {
     remove_memory(c);
     c = next;
   }
-  const std::size_t created = store_->pool()->stats().created.bytes();
-  STILLMAP_RETURN_IF_ERROR(store_->settle());
-  const std::size_t left = store_->pool()->stats().created.bytes();
-  return created - std::min(created, left);
+  return store_->settle();
 }
 
 std::vector<cell_occupancy> block_arena::occupancy() const {

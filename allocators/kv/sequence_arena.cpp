@@ -96,8 +96,7 @@ status sequence_arena::begin_step(stream_ref stream) {
   ++stats_.steps;
   if (pending_.empty() && cooling_.empty() && leaving_.empty() && store_->settled()) return {};
   if (!store_->idle()) ++stats_.steps_that_waited;
-  std::vector<group_index> lost;
-  const status done = store_->finish(lost);
+  const status done = store_->finish();
   is_starved_ = !done && done.error().is(errc::out_of_memory);
   take_ready();
   const status copied = copy_tails(stream);
@@ -165,14 +164,14 @@ status sequence_arena::copy_tails(stream_ref stream) {
 
 // ---- sequences -------------------------------------------------------------------------------------
 
-// A slot for a new sequence: one with memory for `any` sequence, or one without.
+// A slot for a new sequence: without memory, or preferably with that of a removed one.
 result<std::uint32_t> sequence_arena::take_slot(bool with_memory) {
   if (stats_.sequences == sequences_) {
     return make_error(errc::address_space_exhausted, "there are as many sequences as there can be",
                       sequences_ + 1, sequences_, error_unit::items);
   }
-  auto &from = (with_memory && !warm_.empty()) || cold_.empty() ? warm_ : cold_;
-  if (from.empty() || (&from == &warm_ && !with_memory)) {
+  auto &from = with_memory && !warm_.empty() ? warm_ : cold_;
+  if (from.empty()) {
     return make_error(errc::address_space_exhausted,
                       "the addresses of removed sequences are still in use: begin a step first",
                       slots_.size(), slots_.size() - cooling_.size(), error_unit::items);
@@ -368,10 +367,7 @@ result<std::size_t> sequence_arena::trim() {
   const operation_scope scope("kv::sequence_arena::trim");
   if (store_->suspended()) return suspended_error();
   trim_spare(0);
-  const std::size_t created = store_->pool()->stats().created.bytes();
-  STILLMAP_RETURN_IF_ERROR(store_->settle());
-  const std::size_t left = store_->pool()->stats().created.bytes();
-  return created - std::min(created, left);
+  return store_->settle();
 }
 
 sequence_arena_stats sequence_arena::stats() const {

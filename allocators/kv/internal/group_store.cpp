@@ -213,12 +213,11 @@ status group_store::start(stream_ref stream) {
   return queue_round_locked(true, std::move(like));
 }
 
-status group_store::finish(std::vector<group_index> &lost) {
+status group_store::finish() {
   if (settled()) return {};
   unique_lock lock(mutex_);
   idle_.wait(lock, [this]() STILLMAP_REQUIRES(mutex_) { return !working_; });
   settled_.store(true, std::memory_order_release);
-  lost.swap(lost_);
   return std::exchange(failure_, status{});
 }
 
@@ -227,13 +226,14 @@ bool group_store::idle() const {
   return !working_;
 }
 
-status group_store::settle() {
+result<std::size_t> group_store::settle() {
   if (suspended()) return suspended_error();
   {
     unique_lock lock(mutex_);
     idle_.wait(lock, [this]() STILLMAP_REQUIRES(mutex_) { return !working_; });
   }
   STILLMAP_RETURN_IF_ERROR(wait_for_device());
+  const std::size_t created = pool_->stats().created.bytes();
   {
     const lock_guard lock(mutex_);
     round like;
@@ -248,8 +248,10 @@ status group_store::settle() {
   work();
   STILLMAP_RETURN_IF_ERROR(device_.space().collect_range(block_->range()));
   const lock_guard lock(mutex_);
-  const bool is_later = failure_ || failure_.error().is(errc::out_of_memory);
-  return is_later ? status{} : std::exchange(failure_, status{});
+  if (!failure_ && !failure_.error().is(errc::out_of_memory)) {
+    return tl::unexpected(std::exchange(failure_, status{}).error());
+  }
+  return created - std::min<std::size_t>(created, pool_->stats().created.bytes());
 }
 
 // Takes the wishes of now, and of what is given up if `with_unmaps`, all or none; and starts the worker, if it is idle
@@ -281,7 +283,6 @@ status group_store::queue_round_locked(bool with_unmaps, round like) {
       r.sources.reserve(shared);
       r.unmaps.reserve(leaving);
       r.before.reserve(leaving);
-      lost_.reserve(lost_.size() + wishes_ + own + shared);
     } catch (const std::bad_alloc &) {
       rounds_.pop_back();
       throw;
@@ -295,7 +296,6 @@ status group_store::queue_round_locked(bool with_unmaps, round like) {
     working_ = true;
     settled_.store(false, std::memory_order_release);
     operation_ = r.operation;
-    wishes_ += own + shared;
     each(
         [&](group_index g, bool share) STILLMAP_REQUIRES(mutex_) {
           states_[g] = state::mapping;
@@ -456,7 +456,6 @@ void group_store::fail_locked(const error &e) {
 }
 
 void group_store::publish_locked(const round &r) {
-  wishes_ -= r.maps.size() + r.shares.size();
   for (const group_index g : r.shares) {
     publish_wish_locked(g, r.is_shared, state::leaving_shared);
     sources_[g] = no_group;
@@ -492,7 +491,6 @@ void group_store::publish_wish_locked(group_index g, bool is_done, state when_un
     }
   } else {
     states_[g] = state::none;
-    if (wanted) lost_.push_back(g);
   }
 }
 

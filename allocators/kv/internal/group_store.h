@@ -79,18 +79,19 @@ class group_store {
   // The worker does what is wished for now. What is given up is unmapped once `stream` has done what is queued on it.
   // Errors: those of page_pool::in_background, out_of_memory (of the host): the wishes stay.
   status start(stream_ref stream) STILLMAP_EXCLUDES(mutex_);
-  // Waits for the worker. `lost`, which is empty, gets the groups whose wish failed: they have no memory, and no wish.
+  // Waits for the worker. A group whose wish failed is resting().
   // Errors: what the worker met first since the last call: out_of_memory (value = bytes of the wishes, limit = bytes
   //         that there were for them), busy (suspended), the driver's.
-  status finish(std::vector<group_index> &lost) STILLMAP_EXCLUDES(mutex_);
+  status finish() STILLMAP_EXCLUDES(mutex_);
   bool idle() const STILLMAP_EXCLUDES(mutex_);
   // finish() has nothing to wait for, and nothing to return.
   bool settled() const { return settled_.load(std::memory_order_acquire); }
   bool suspended() const { return suspension_->any.load(std::memory_order_acquire); }
 
-  // Waits for the worker and for the device's work, and does what is wished for. Errors: the driver's, busy (suspended),
-  // out_of_memory (of the host). A wish that failed is reported by finish().
-  status settle() STILLMAP_EXCLUDES(mutex_);
+  // Waits for the worker and for the device's work, and does what is wished for. Returns the bytes that the pool gave
+  // back meanwhile. Errors: the driver's, busy (suspended), out_of_memory (of the host). A wish that failed is reported
+  // by finish().
+  result<std::size_t> settle() STILLMAP_EXCLUDES(mutex_);
 
  private:
   enum class state : std::uint8_t {
@@ -169,9 +170,7 @@ class group_store {
   std::deque<round> rounds_ STILLMAP_GUARDED_BY(mutex_);    // for the worker
   const char *operation_ STILLMAP_GUARDED_BY(mutex_) = "";  // of the latest round
   bool follow_up_ STILLMAP_GUARDED_BY(mutex_) = false;      // a wish came while it unmapped
-  std::size_t wishes_ STILLMAP_GUARDED_BY(mutex_) = 0;      // in rounds
   status failure_ STILLMAP_GUARDED_BY(mutex_);
-  std::vector<group_index> lost_ STILLMAP_GUARDED_BY(mutex_);
   std::atomic<bool> settled_{true};
 };
 
