@@ -5,33 +5,18 @@
 #include <unordered_map>
 #include <utility>
 
-#include "bench/kv/cache_policy.h"
-#include "bench/kv/driver_meter.h"
+#include "bench/kv/arena_mode.h"
 #include "stillmap/allocators/kv/block_arena.h"
-#include "stillmap/vmm/base/try.h"
-#include "stillmap/vmm/stream.h"
 
 namespace stillmap::kv_bench {
 namespace {
 
 constexpr std::size_t moved_at_once = 1024;  // blocks, in a step's time without requests
 
-class block_mode final : public cache_policy {
+class block_mode final : public arena_mode<kv::block_arena, kv::block_arena_options> {
  public:
   block_mode(const device &d, std::shared_ptr<page_pool> pool, stream s, std::uint32_t batch)
-      : meter_(d), barrier_(std::move(pool)), stream_(std::move(s)), sequences_(batch) {}
-
-  status create(const device &d, kv::block_arena_options options) {
-    meter_.lap();
-    const std::uint64_t maps = meter_.maps();
-    STILLMAP_ASSIGN_OR_RETURN(arena_, kv::block_arena::create(d, std::move(options)));
-    start_ = {meter_.lap(), meter_.maps() - maps};
-    return {};
-  }
-
-  start_costs start() const override { return start_; }
-  std::uint64_t held_bytes() const override { return meter_.held_bytes(); }
-  std::uint64_t doubled_tokens() const override { return doubled_ * prefix_tokens; }
+      : arena_mode(d, std::move(pool), std::move(s)), sequences_(batch) {}
 
   result<step_costs> step(const step_events &events) override {
     meter_.lap();
@@ -66,11 +51,6 @@ class block_mode final : public cache_policy {
     return begin_step(0);
   }
 
-  status trim() override {
-    STILLMAP_ASSIGN_OR_RETURN([[maybe_unused]] const std::size_t freed, arena_->trim());
-    return {};
-  }
-
  private:
   struct sequence {
     std::vector<kv::block_id> blocks;
@@ -85,15 +65,8 @@ class block_mode final : public cache_policy {
   }
 
   result<step_costs> begin_step(std::size_t more) {
-    step_costs costs;
-    STILLMAP_RETURN_IF_ERROR(arena_->prepare(more, stream_));
-    STILLMAP_RETURN_IF_ERROR(barrier_.wait());
-    costs.background = meter_.lap();
-    const double began = thread_cpu_ns();
-    STILLMAP_RETURN_IF_ERROR(arena_->begin_step());
-    costs.begin_cpu_ns = thread_cpu_ns() - began;
-    costs.begin = meter_.lap();
-    return costs;
+    return arena_mode::begin_step([&] { return arena_->prepare(more, stream_); },
+                                  [&] { return arena_->begin_step(); });
   }
 
   void compute(const step_events::part &p) {
@@ -138,14 +111,8 @@ class block_mode final : public cache_policy {
     for (auto &[id, blocks] : prefixes_) in(blocks);
   }
 
-  driver_meter meter_;
-  worker_barrier barrier_;
-  const stream stream_;
-  std::unique_ptr<kv::block_arena> arena_;
-  start_costs start_;
   std::vector<sequence> sequences_;
   std::unordered_map<prefix_id, std::vector<kv::block_id>> prefixes_;
-  std::uint64_t doubled_ = 0;  // parts
 };
 
 }  // namespace

@@ -4,33 +4,18 @@
 #include <unordered_map>
 #include <utility>
 
-#include "bench/kv/cache_policy.h"
-#include "bench/kv/driver_meter.h"
+#include "bench/kv/arena_mode.h"
 #include "stillmap/allocators/kv/sequence_arena.h"
-#include "stillmap/vmm/base/try.h"
-#include "stillmap/vmm/stream.h"
 
 namespace stillmap::kv_bench {
 namespace {
 
 constexpr std::size_t most_ended = 512;  // sequences that stay for their prefixes
 
-class sequence_mode final : public cache_policy {
+class sequence_mode final : public arena_mode<kv::sequence_arena, kv::sequence_arena_options> {
  public:
   sequence_mode(const device &d, std::shared_ptr<page_pool> pool, stream s, std::uint32_t batch)
-      : meter_(d), barrier_(std::move(pool)), stream_(std::move(s)), live_(batch) {}
-
-  status create(const device &d, kv::sequence_arena_options options) {
-    meter_.lap();
-    const std::uint64_t maps = meter_.maps();
-    STILLMAP_ASSIGN_OR_RETURN(arena_, kv::sequence_arena::create(d, std::move(options)));
-    start_ = {meter_.lap(), meter_.maps() - maps};
-    return {};
-  }
-
-  start_costs start() const override { return start_; }
-  std::uint64_t held_bytes() const override { return meter_.held_bytes(); }
-  std::uint64_t doubled_tokens() const override { return doubled_ * prefix_tokens; }
+      : arena_mode(d, std::move(pool), std::move(s)), live_(batch) {}
 
   result<step_costs> step(const step_events &events) override {
     meter_.lap();
@@ -62,11 +47,6 @@ class sequence_mode final : public cache_policy {
     return begin_step();
   }
 
-  status trim() override {
-    STILLMAP_ASSIGN_OR_RETURN([[maybe_unused]] const std::size_t freed, arena_->trim());
-    return {};
-  }
-
  private:
   // A sequence of the arena: of a request, or what is left of one.
   struct holder {
@@ -77,15 +57,8 @@ class sequence_mode final : public cache_policy {
   using holder_ptr = std::unique_ptr<holder>;
 
   result<step_costs> begin_step() {
-    step_costs costs;
-    STILLMAP_RETURN_IF_ERROR(arena_->prepare(stream_));
-    STILLMAP_RETURN_IF_ERROR(barrier_.wait());
-    costs.background = meter_.lap();
-    const double began = thread_cpu_ns();
-    STILLMAP_RETURN_IF_ERROR(arena_->begin_step(stream_));
-    costs.begin_cpu_ns = thread_cpu_ns() - began;
-    costs.begin = meter_.lap();
-    return costs;
+    return arena_mode::begin_step([&] { return arena_->prepare(stream_); },
+                                  [&] { return arena_->begin_step(stream_); });
   }
 
   status begin(const step_events::begin &b) {
@@ -164,15 +137,9 @@ class sequence_mode final : public cache_policy {
     return {};
   }
 
-  driver_meter meter_;
-  worker_barrier barrier_;
-  const stream stream_;
-  std::unique_ptr<kv::sequence_arena> arena_;
-  start_costs start_;
   std::vector<holder_ptr> live_;
   std::unordered_map<const holder *, holder_ptr> ended_;
   std::unordered_map<prefix_id, std::vector<holder *>> holders_;
-  std::uint64_t doubled_ = 0;  // parts
 };
 
 }  // namespace
