@@ -331,32 +331,33 @@ bool group_store::next_round_locked(round &r) {
 }
 
 void group_store::work() noexcept {
-  // A capture of any thread forbids the worker's calls by default, and none is part of a graph.
+  for (;;) {
+    perform_rounds();
+    // Its last driver call is made before anybody hears that it is done.
+    const lock_guard lock(mutex_);
+    if (!rounds_.empty() || follow_up_) continue;
+    working_ = false;
+    return idle_.notify_all();
+  }
+}
+
+void group_store::perform_rounds() {
+  // A capture of any thread forbids these calls by default, and none is part of a graph.
   const relaxed_capture_mode relaxed(device_.driver());
   report_if_failed(relaxed.entered());
-  for (bool is_trimmed = !trims_pool_;;) {
+  for (;;) {
     round r;
-    bool is_any = false;
     {
       const lock_guard lock(mutex_);
-      is_any = next_round_locked(r);
-      if (!is_any && is_trimmed) {
-        working_ = false;
-        return idle_.notify_all();
-      }
+      if (!next_round_locked(r)) break;
     }
-    if (!is_any) {
-      // Pages that one step gives back are often what the next one maps: only what it did not need is released.
-      is_trimmed = true;
-      if (suspended()) continue;
-      if (const auto trimmed = pool_->trim(); !trimmed) report_background_error(trimmed.error());
-      continue;
-    }
-    is_trimmed = !trims_pool_;
     perform(r);
     const lock_guard lock(mutex_);
     publish_locked(r);
   }
+  // Pages that one round gives back are often what the next one maps: only what none needs is released.
+  if (!trims_pool_ || suspended()) return;
+  if (const auto trimmed = pool_->trim(); !trimmed) report_background_error(trimmed.error());
 }
 
 // Pages are shared before their source may lose them, and unmapped before others need them.

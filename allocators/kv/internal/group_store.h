@@ -129,6 +129,7 @@ class group_store {
               std::shared_ptr<address_block> block);
 
   void work() noexcept STILLMAP_EXCLUDES(mutex_);
+  void perform_rounds() STILLMAP_EXCLUDES(mutex_);
   status queue_round_locked(bool with_unmaps, round like) STILLMAP_REQUIRES(mutex_);
   bool next_round_locked(round &r) STILLMAP_REQUIRES(mutex_);
   void perform(round &r) STILLMAP_EXCLUDES(mutex_);
