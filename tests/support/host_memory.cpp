@@ -13,7 +13,7 @@
 namespace {
 
 struct plan {
-  std::uint64_t counted = 0;
+  std::uint64_t counted = 0, bytes = 0;
   std::uint64_t fail_at = UINT64_MAX;  // the count at which an allocation fails
   bool all_after = false;
   bool failed = false;
@@ -52,6 +52,7 @@ bool refused() {
 
 void *allocate(std::size_t bytes, std::size_t alignment) {
   if (refused()) return nullptr;
+  if (now.allowed == 0) now.bytes += bytes;
   if (bytes == 0) bytes = 1;
   if (alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__) return std::malloc(bytes);
   return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
@@ -68,6 +69,9 @@ namespace stillmap::testing {
 
 std::uint64_t host_allocations() {
   return now.counted;
+}
+std::uint64_t host_allocated_bytes() {
+  return now.bytes;
 }
 
 fail_host_allocation::fail_host_allocation(std::uint64_t nth, bool all_after) {

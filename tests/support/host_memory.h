@@ -7,8 +7,9 @@
 
 namespace stillmap::testing {
 
-// How many the calling thread has made.
+// How many the calling thread has made, and the bytes of all of them, also of those that it has freed since.
 std::uint64_t host_allocations();
+std::uint64_t host_allocated_bytes();
 
 // While it exists, the nth host allocation of the calling thread from now on throws std::bad_alloc
 // (0: the next one; the driver's are passed over), and with `all_after` each one after it, too. At most one at a time in a thread.

@@ -12,6 +12,7 @@
 #include "stillmap/vmm/remap.h"
 #include "tests/support/buffer_test.h"
 #include "tests/support/captured_graph.h"
+#include "tests/support/host_memory.h"
 #include "tests/support/stream_gate.h"
 
 namespace stillmap {
@@ -293,6 +294,26 @@ TEST_F(kv_arena, a_sequence_without_memory_has_what_there_was) {
   EXPECT_EQ(a->capacity(s), 80u);
 }
 
+TEST_F(kv_arena, a_block_takes_few_bytes_of_the_host) {
+  constexpr std::size_t blocks = 1 << 20;
+  // Two blocks in a page group, which is the smallest share of one that the rule gives a block of 16 tokens of a large
+  // model; and 64.
+  for (const kv::shape s : {kv::shape{8, 2, page() / 512}, kv::shape{8, 2, page() / 16384}}) {
+    const std::uint64_t before = testing::host_allocated_bytes();
+    const auto a = kv::block_arena::create(
+        dev(), {.shape = s, .tokens_per_block = 16, .blocks = blocks, .layers_per_range = 8});
+    ASSERT_DONE(outcome(a));
+    EXPECT_LE(testing::host_allocated_bytes() - before, 64 * blocks);
+    EXPECT_GE(testing::host_allocated_bytes() - before, 4 * blocks) << "the counts of references";
+    std::vector<block_id> some(4096);
+    step(**a, some.size());
+    const std::uint64_t made = testing::host_allocated_bytes();
+    ASSERT_DONE((*a)->allocate(some));
+    ASSERT_DONE((*a)->release(some));
+    EXPECT_EQ(testing::host_allocated_bytes(), made) << "blocks come and go without the host";
+  }
+}
+
 // ---- sequences -------------------------------------------------------------------------------------
 
 TEST_F(kv_arena, a_shared_prefix_is_stored_once) {
@@ -312,7 +333,7 @@ TEST_F(kv_arena, a_shared_prefix_is_stored_once) {
 }
 
 TEST_F(kv_arena, a_fork_copies_less_than_a_page) {
-  const auto a = sequence_arena(64, 65);
+  const auto a = sequence_arena(64, 1001);
   const auto parent = a->add().value();
   ASSERT_DONE(a->reserve(parent, 40));
   step(*a);
@@ -321,12 +342,12 @@ TEST_F(kv_arena, a_fork_copies_less_than_a_page) {
                 static_cast<int>(t + 1), 16);
   }
   std::vector<kv::sequence_id> beams;
-  for (int i = 0; i < 64; ++i) beams.push_back(a->fork(parent, 37).value());
+  for (int i = 0; i < 1000; ++i) beams.push_back(a->fork(parent, 37).value());
   ASSERT_DONE(a->remove(parent));  // its last page is still copied
   step(*a);
   wait();
-  EXPECT_EQ(a->stats().copied_groups, 64u);
-  EXPECT_EQ(a->stats().memory_bytes, (2 + 64) * page());
+  EXPECT_EQ(a->stats().copied_groups, 1000u);
+  EXPECT_EQ(a->stats().memory_bytes, (2 + 1000) * page());
   for (const auto &s : beams) {
     for (std::uint32_t t = 0; t < 37; ++t) {
       const auto *const token = static_cast<const unsigned char *>(
