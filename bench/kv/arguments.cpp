@@ -53,6 +53,7 @@ bool set_option(const std::string &name, const std::string &value, kv_arguments 
   if (name == "--policy") return !(into.policy = value).empty();
   if (name == "--csv") return !(into.csv = value).empty();
   if (name == "--svg") return !(into.svg = value).empty();
+  if (name == "--operations") return !(into.operations = value).empty();
   if (name == "--json" || name == "--benchmark_out") return !(into.json = value).empty();
   return name.starts_with("--benchmark_");  // of the other benchmarks: tools/bench.sh
 }
@@ -113,6 +114,8 @@ idles for some seconds, after which "idle" is taken, and after trim() "trimmed".
   --policy=NAME        one alone
   --markdown           a table for a page
   --csv=FILE --json=FILE --svg=FILE    bytes held over time; all figures; a picture    --samples=N  (400)
+  --operations=FILE    no measurement: writes the allocations and frees of blocks (bench/kv/operations.h), for
+                       bench/kv/kvcached_itself.py
   --smoke              a few requests, to see that it runs
 
 Policies:

@@ -19,6 +19,7 @@ struct kv_arguments {
   std::uint64_t seed = 1;           // of generated requests
   std::string policy;               // one alone
   std::string csv, json, svg;       // files
+  std::string operations;           // a file; no policy runs
   std::size_t samples = 400;        // of csv and svg; up to twice as many
   bool markdown = false, smoke = false, help = false;
 };

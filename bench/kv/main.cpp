@@ -8,6 +8,7 @@
 
 #include "bench/kv/arguments.h"
 #include "bench/kv/measure.h"
+#include "bench/kv/operations.h"
 #include "bench/kv/outcome_report.h"
 #include "bench/kv/request_trace.h"
 #include "bench/replay/simulator.h"
@@ -43,6 +44,7 @@ status run(const kv_arguments &given) {
     return make_error(errc::not_supported, "kv_bench models a server, on hostcuda only");
   }
   STILLMAP_ASSIGN_OR_RETURN(const auto requests, requests_of(given));
+  if (!given.operations.empty()) return write_operations(given.operations, given.model, requests);
   std::vector<policy_outcome> all;
   for (const policy_kind &kind : policy_kinds()) {
     if (!given.policy.empty() && given.policy != kind.name) continue;
