@@ -40,7 +40,7 @@ class Hostcuda:
             for name, (fixed, per_mib) in costs.items():
                 table.write("%s %d %d\n" % (name, fixed, per_mib))
             table.flush()
-            config = "unbacked,kernels=skip,memory=%s,costs=%s" % (memory, table.name)
+            config = "unbacked,kernels=skip,costs=%s" % table.name + (",memory=" + memory if memory else "")
             if self.library.hostcuda_reset(config.encode()) != 0:
                 sys.exit("kvcached_itself.py: hostcuda does not know the machine '%s'" % config)
 
@@ -122,7 +122,7 @@ def start(head):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("operations", help="the file that kv_bench --operations=FILE wrote")
-    parser.add_argument("--memory", default="140G", help="of the device; kvcached maps its zero page behind all of it")
+    parser.add_argument("--memory", help="of the device (hostcuda's); kvcached maps its zero page behind all of it")
     parser.add_argument("--samples", help="a CSV file: step, wanted and held bytes")
     arguments = parser.parse_args()
     lines = open(arguments.operations, encoding="ascii")
@@ -130,6 +130,8 @@ def main():
     if head["tensors"] != 2:
         sys.exit("kvcached_itself.py: %d tensors a layer; kvcached has 2" % head["tensors"])
     hostcuda = Hostcuda(arguments.memory, head["costs"])
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # kvcached prints to standard output
 
     import torch
     torch.zeros(1, device="cuda:0")
@@ -192,8 +194,8 @@ def main():
         "calls_in_background": {"calls": background[0], "ms": round(background[1] / 1e6)},
         "steps_without_calls_percent": round(100 - 100 * busy / steps, 3), "steps_that_gave_up_waiting": late,
         "by_name": dict((hostcuda.by_name() - named - at_start).most_common(12)),
-        "violations": hostcuda.read().violations}, indent=2))
-    sys.stdout.flush()
+        "violations": hostcuda.read().violations}, indent=2), file=output)
+    output.flush()
     os._exit(0)  # kvcached's threads do not end by themselves
 
 

@@ -1,9 +1,10 @@
 // kvcached (ovg-project/kvcached, kvcached/page_allocator.py, kvcached/kv_cache_manager.py, csrc/ftensor.cpp and
 // allocator.cpp): blocks of 16 tokens on pages of 2 MiB for each tensor of each layer, which are mapped together: by
-// default as one compound page, or each by itself. Blocks come from the page that was used last, else from a reserved
-// page, else from a new one, which is mapped at once. A page without used blocks is kept, while fewer than 10 are, or
-// unmapped; a thread maps pages where fewer than 5 are kept. A zero page is mapped behind all else from the start.
-// As kvcached's users may choose, cached prefixes stay without a limit (its default is 16,000 tokens), so that it
+// default as one compound page, or each by itself. Blocks come from the fullest page that has all of them, else from
+// the emptiest, where no page has any from a reserved one, else from a new one, which is mapped at once. A page without
+// used blocks is kept, while fewer than 10 are, or unmapped; a thread maps pages where fewer than 5 are kept. A zero
+// page is mapped from the start behind addresses for all of the device's memory. One block is the null block.
+// bench/kv/kvcached_itself.py runs kvcached on the same steps. As kvcached's users may choose, cached prefixes stay without a limit (its default is 16,000 tokens), so that it
 // serves the same requests as the others.
 #include <algorithm>
 #include <deque>
@@ -20,7 +21,7 @@ constexpr std::size_t min_reserved_pages = 5, max_reserved_pages = 10;
 
 class kvcached_model final : public cache_policy {
  public:
-  kvcached_model(const serving_model &m, bool by_layer)
+  kvcached_model(const serving_model &m, std::uint64_t device_bytes, bool by_layer)
       : tensors_(std::uint64_t{m.shape.layers} * m.shape.tensors),
         page_bytes_(kvcached_page_bytes * tensors_),
         page_blocks_(
@@ -34,17 +35,18 @@ class kvcached_model final : public cache_policy {
         release_("cuMemRelease", page_bytes_ / parts_),
         sequences_(m.batch),
         doubled_(m.batch) {
-    // A page more, as no prefix of a step is evicted before another has its memory.
-    const std::uint64_t pages = m.tokens() / block_tokens / page_blocks_ + 1;
+    // Pages more than the cache has: for the null block, and for a step that allocates before it frees.
+    const std::uint64_t pages = m.tokens() / block_tokens / page_blocks_ + 2;
     pages_.resize(pages);
     for (std::uint32_t p = 0; p < pages; ++p) unmapped_.push_back(p);
     used_.assign(pages * page_blocks_, 0);
-    start_.maps = pages * parts_;
+    start_.maps = device_bytes / page_bytes_ * parts_;
     map_.charge(start_.calls, start_.maps);
     access_.charge(start_.calls, start_.maps);
     create_.charge(start_.calls);
+    allocate(null_, 1, start_.calls);
     reserve_pages(start_.calls);
-    start_.maps += reserved_.size() * parts_;
+    start_.maps += mapped_ * parts_;
   }
 
   start_costs start() const override { return start_; }
@@ -78,14 +80,23 @@ class kvcached_model final : public cache_policy {
     }
     for (const step_events::growth &g : events.grown) {
       std::vector<std::uint32_t> &blocks = sequences_[g.sequence];
-      while (blocks.size() * block_tokens < g.tokens) {
-        if (!allocate(blocks, costs.begin)) {
-          return make_error(errc::out_of_memory, "the model of kvcached has no page left");
-        }
+      const std::size_t wanted = (std::size_t{g.tokens} + block_tokens - 1) / block_tokens;
+      if (!allocate(blocks, wanted - blocks.size(), costs.begin)) {
+        return make_error(errc::out_of_memory, "the model of kvcached has no page left");
       }
     }
     if (is_short_) reserve_pages(costs.background);
     return costs;
+  }
+
+  status trim() override {
+    call_sum uncounted;
+    for (const std::uint32_t p : reserved_) {
+      unmap_page(uncounted);
+      unmapped_.push_back(p);
+    }
+    reserved_.clear();
+    return {};
   }
 
  private:
@@ -129,24 +140,42 @@ class kvcached_model final : public cache_policy {
     pages_[p].is_available = false;
   }
 
-  bool allocate(std::vector<std::uint32_t> &to, call_sum &calls) {
-    if (available_.empty()) {
-      std::deque<std::uint32_t> &from = reserved_.empty() ? unmapped_ : reserved_;
-      if (from.empty()) return false;
-      const std::uint32_t p = from.front();
-      if (reserved_.empty()) map_page(calls);
-      from.pop_front();
-      if (reserved_.size() < min_reserved_pages) is_short_ = true;
-      pages_[p].free.clear();
-      for (std::uint32_t i = page_blocks_; i-- > 0;) pages_[p].free.push_back(p * page_blocks_ + i);
-      make_available(p);
+  bool allocate(std::vector<std::uint32_t> &to, std::size_t more, call_sum &calls) {
+    while (more != 0) {
+      if (available_.empty() && !add_page(calls)) return false;
+      const std::uint32_t p = best_page(more);
+      std::vector<std::uint32_t> &from = pages_[p].free;
+      make_unavailable(p);
+      for (; more != 0 && !from.empty(); --more) {
+        to.push_back(from.back());
+        used_[to.back()] = 1;
+        from.pop_back();
+      }
+      if (!from.empty()) make_available(p);
     }
-    const std::uint32_t p = available_.back();
-    to.push_back(pages_[p].free.back());
-    used_[to.back()] = 1;
-    pages_[p].free.pop_back();
-    if (pages_[p].free.empty()) make_unavailable(p);
     return true;
+  }
+
+  bool add_page(call_sum &calls) {
+    std::deque<std::uint32_t> &from = reserved_.empty() ? unmapped_ : reserved_;
+    if (from.empty()) return false;
+    const std::uint32_t p = from.front();
+    if (reserved_.empty()) map_page(calls);
+    from.pop_front();
+    if (reserved_.size() < min_reserved_pages) is_short_ = true;
+    pages_[p].free.clear();
+    for (std::uint32_t i = page_blocks_; i-- > 0;) pages_[p].free.push_back(p * page_blocks_ + i);
+    make_available(p);
+    return true;
+  }
+
+  std::uint32_t best_page(std::size_t blocks) const {
+    const auto is_better = [&](std::uint32_t a, std::uint32_t b) {
+      const std::size_t in_a = pages_[a].free.size(), in_b = pages_[b].free.size();
+      if (in_a >= blocks && in_b >= blocks) return in_a < in_b;
+      return in_a > in_b;
+    };
+    return *std::min_element(available_.begin(), available_.end(), is_better);
   }
 
   void free(const std::vector<std::uint32_t> &blocks, call_sum &calls) {
@@ -172,9 +201,10 @@ class kvcached_model final : public cache_policy {
   const std::uint64_t zero_bytes_;
   const call_price map_, access_, unmap_, create_, release_;
   std::vector<page> pages_;
-  std::list<std::uint32_t> available_;  // pages with used and free blocks; the last used first
+  std::list<std::uint32_t> available_;  // pages with used and free blocks; the last used last
   std::deque<std::uint32_t> reserved_, unmapped_;
   std::vector<std::uint32_t> used_;  // references of each block
+  std::vector<std::uint32_t> null_;
   std::vector<std::vector<std::uint32_t>> sequences_;
   std::unordered_map<prefix_id, std::vector<std::uint32_t>> prefixes_;
   doubled_parts doubled_;
@@ -185,14 +215,14 @@ class kvcached_model final : public cache_policy {
 
 }  // namespace
 
-result<std::unique_ptr<cache_policy>> make_kvcached(const device &, const serving_model &m,
+result<std::unique_ptr<cache_policy>> make_kvcached(const device &d, const serving_model &m,
                                                     std::uint32_t) {
-  return std::make_unique<kvcached_model>(m, false);
+  return std::make_unique<kvcached_model>(m, d.total_memory().bytes(), false);
 }
 
-result<std::unique_ptr<cache_policy>> make_kvcached_layers(const device &, const serving_model &m,
+result<std::unique_ptr<cache_policy>> make_kvcached_layers(const device &d, const serving_model &m,
                                                            std::uint32_t) {
-  return std::make_unique<kvcached_model>(m, true);
+  return std::make_unique<kvcached_model>(m, d.total_memory().bytes(), true);
 }
 
 }  // namespace stillmap::kv_bench
