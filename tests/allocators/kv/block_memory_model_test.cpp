@@ -6,9 +6,11 @@
 #include <set>
 
 #include "stillmap/allocators/kv/block_memory.h"
+#include "stillmap/vmm/context.h"
 #include "tests/allocators/kv/contents.h"
 #include "tests/allocators/kv/operations.h"
 #include "tests/support/buffer_test.h"
+#include "tests/support/stream_gate.h"
 
 namespace stillmap::testing {
 namespace {
@@ -23,7 +25,7 @@ struct memory_model_options {
 class memory_model {
  public:
   memory_model(const device &d, const memory_model_options &o, unsigned seed)
-      : options_(o), random_(seed), stream_(stream::create(d).value()) {
+      : device_(d), options_(o), random_(seed), stream_(stream::create(d).value()) {
     auto made = kv::block_memory::create(d, {.shape = o.shape,
                                              .tokens_per_block = o.tokens_per_block,
                                              .blocks = o.blocks,
@@ -57,7 +59,7 @@ class memory_model {
     const std::size_t first = random_() % options_.blocks;
     const std::size_t count =
         random_() % std::min<std::size_t>(options_.blocks - first + 1, random_() % 4 == 0 ? 99 : 9);
-    switch (random_() % 12) {
+    switch (random_() % 13) {
       case 0:
       case 1:
       case 2:
@@ -70,17 +72,16 @@ class memory_model {
       case 6:
       case 7:
         check_contents(first, count);
-        ASSERT_DONE(memory_->decommit(first, count));
-        wanted_.erase(wanted_.lower_bound(first), wanted_.lower_bound(first + count));
-        values_.erase(values_.lower_bound(first), values_.lower_bound(first + count));
-        return;
-      case 8:  // the worker runs beside the next operations
+        return decommit(first, count);
+      case 8:
+        return decommit_in_use(first, count);
+      case 9:  // the worker runs beside the next operations
         ASSERT_DONE(memory_->prepare(stream_));
         return;
-      case 9:
+      case 10:
         ASSERT_DONE(memory_->begin_step());
         return take_committed(false);
-      case 10:
+      case 11:
         if (random_() % 8 == 0) return trim();
         [[fallthrough]];
       default:
@@ -88,6 +89,36 @@ class memory_model {
         ASSERT_DONE(memory_->begin_step());
         return take_committed(true);
     }
+  }
+
+  void decommit(std::size_t first, std::size_t count) {
+    ASSERT_DONE(memory_->decommit(first, count));
+    wanted_.erase(wanted_.lower_bound(first), wanted_.lower_bound(first + count));
+    values_.erase(values_.lower_bound(first), values_.lower_bound(first + count));
+  }
+
+  // While the stream still writes to the blocks. hostcuda's oracle tells of pages that are taken away meanwhile.
+  void decommit_in_use(std::size_t first, std::size_t count) {
+    hold(stream_.get());
+    {
+      const context_guard guard(device_.driver(), device_.context());
+      for (auto i = values_.lower_bound(first); i != values_.end() && i->first < first + count;
+           ++i) {
+        for (std::uint32_t layer = 0; layer < options_.shape.layers; ++layer) {
+          const kv::layout &l = memory_->layout();
+          EXPECT_TRUE(device_.driver().set_bytes_async(
+              memory_->tensor(layer, 0) + i->first * l.block_stride(), 1, l.block_bytes(),
+              stream_.get()));
+        }
+      }
+    }
+    decommit(first, count);
+    const status prepared = memory_->prepare(stream_);
+    release(stream_.get());
+    ASSERT_DONE(prepared);
+    ASSERT_DONE(memory_->begin_step());
+    ASSERT_DONE(stream_.synchronize());
+    take_committed(true);
   }
 
   void trim() {
@@ -153,6 +184,7 @@ class memory_model {
                            [](const auto &a, const auto &b) { return a.first == b.first; }));
   }
 
+  const device device_;
   const memory_model_options options_;
   std::mt19937_64 random_;
   stream stream_;

@@ -3,8 +3,14 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "stillmap/vmm/address_space.h"
 
 #include "tests/support/buffer_test.h"
 
@@ -59,6 +65,41 @@ TEST_F(kv_block_memory, named_blocks_get_memory_and_lose_it) {
   ASSERT_DONE(memory_->decommit(0, 64));
   ASSERT_DONE(memory_->trim());
   EXPECT_EQ(memory_->stats().mapped_bytes, 0u);
+}
+
+// As a connector does that registers memory with a NIC.
+TEST_F(kv_block_memory, registrations_follow_the_pages) {
+  std::mutex lock;  // the worker calls, too
+  std::map<std::uint64_t, std::size_t> registered;
+  bool always_known = true;
+  const auto subscription = dev().space().on_backing_change([&](const backing_event &e) {
+    const std::lock_guard held(lock);
+    const std::uint64_t at = e.range.begin.value();
+    if (at < memory_->range().begin.value() || at >= memory_->range().end().value()) return;
+    for (std::size_t done = 0; done < e.range.bytes; done += page()) {
+      if (e.when == backing_event::phase::about_to_change) {
+        registered.erase(at + done);
+      } else if (!dev().space().mappings({e.range.begin + done, page()}).empty()) {
+        registered[at + done] = page();
+      }
+    }
+  });
+  const std::uint64_t before = memory_->generation();
+  ASSERT_DONE(memory_->commit(0, 40));
+  ASSERT_DONE(step());
+  EXPECT_EQ(registered.size(), 10u * 2);
+  EXPECT_GT(memory_->generation(), before);
+  ASSERT_DONE(memory_->decommit(4, 12));
+  ASSERT_DONE(step());
+  ASSERT_DONE(memory_->trim());
+  EXPECT_EQ(registered.size(), 7u * 2);
+  std::size_t bytes = 0;
+  for (const auto &m : dev().space().mappings(memory_->range())) {
+    bytes += m.range.bytes;
+    always_known = always_known && registered.contains(m.range.begin.value());
+  }
+  EXPECT_EQ(bytes, 7u * 2 * page());
+  EXPECT_TRUE(always_known);
 }
 
 TEST_F(kv_block_memory, refuses_blocks_that_there_are_not) {
