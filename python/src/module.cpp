@@ -80,6 +80,7 @@ NB_MODULE(_native_of_main, m) {
   bind_vector(m);
   bind_kv_tensor(m);
   bind_kv_arena(m);
+  bind_kv_sequence_arena(m);
   bind_suspend(m);
   bind_snapshot(m);
   bind_publication(m);
