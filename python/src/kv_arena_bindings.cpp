@@ -56,19 +56,25 @@ void construct_block_arena(python_block_arena *self, std::uint32_t layers, std::
   new (self) python_block_arena("KVArena", std::move(made), ordinal, tag, of);
 }
 
-block_ids allocate_blocks(const python_block_arena &self, std::size_t n,
-                          std::optional<kv::block_id> after) {
-  return self.run([&](kv::block_arena &a) {
+nb::object allocate_blocks(const python_block_arena &self, std::size_t n,
+                           std::optional<kv::block_id> after) {
+  const block_ids made = self.run([&](kv::block_arena &a) {
     return with_host_memory("KVArena.allocate", [&]() -> result<block_ids> {
       if (n > a.blocks()) {
         return make_error(errc::out_of_memory, "the arena has fewer blocks", n, a.blocks(),
                           error_unit::items);
       }
-      block_ids made(n);
-      STILLMAP_RETURN_IF_ERROR(a.allocate(made, after));
-      return made;
+      block_ids ids(n);
+      STILLMAP_RETURN_IF_ERROR(a.allocate(ids, after));
+      return ids;
     });
   });
+  try {
+    return nb::cast(made);
+  } catch (...) {  // nobody would know the blocks
+    self.run([&](kv::block_arena &a) { return a.release(made); });
+    throw;
+  }
 }
 
 block_ids evict_blocks(const python_block_arena &self, std::size_t n) {
