@@ -102,6 +102,17 @@ class Blocks(TestCase):
             self.assertRaisesSaying(stillmap.InvalidArgumentError, "behind", kv.tensor(5, 1).numpy, 0, 257)
             del view, both
 
+    def test_numbers_of_numpy_are_ids(self):
+        numpy = numpy_or_skip()
+        with arena() as kv:
+            blocks = numpy.array(get(kv, 4), dtype=numpy.int32)
+            kv.retain(blocks[:2])
+            kv.release(blocks)
+            kv.prepare(numpy.int64(4))
+            kv.begin_step()
+            kv.allocate(numpy.int64(1), after=blocks[1])
+            self.assertEqual(kv.stats()["used"], 3)
+
     def test_a_view_keeps_the_arena(self):
         kv = arena()
         capsule = kv.tensor(0, 0).__dlpack__(max_version=(1, 0), stream=-1)
@@ -331,6 +342,39 @@ class Memory(TestCase):
             kv.trim()                    # waits for the device; the timer's thread needs the GIL
             self.assertEqual(kv.stats()["mapped_bytes"], 0)
         driver().destroy(stream)
+
+
+@needs_vmm
+class Processes(TestCase):
+    def test_a_forked_child_frees_nothing(self):
+        self.run_python("""
+            import os, stillmap
+            kv = stillmap.KVArena(layers=8, heads=8, dim=128, dtype="float16", blocks=64)
+            kv.prepare(8)
+            child = os.fork()
+            if child == 0:
+                try:
+                    kv.begin_step()
+                except stillmap.NotSupportedError:
+                    del kv
+                    os._exit(7)
+                os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+            assert kv.begin_step() == 0 and len(kv.allocate(8)) == 8
+        """)
+
+    def test_a_program_ends_with_all_of_it_alive(self):
+        self.run_python("""
+            import stillmap
+            shape = dict(layers=8, heads=8, dim=128, dtype="float16")
+            kv = stillmap.KVArena(**shape, blocks=64)
+            kv.prepare(64)
+            sequences = stillmap.KVSequenceArena(**shape, longest=4096, sequences=4)
+            one = sequences.add()
+            sequences.reserve(one, 4000)
+            sequences.prepare()
+            view, capsule = sequences.tensor(one, 0), kv.tensor(0, 0).__dlpack__()
+        """)
 
 
 class NaiveArena:

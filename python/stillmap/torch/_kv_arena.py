@@ -20,8 +20,8 @@ def kv_tensor(view: stillmap.KVTensor, dtype: torch.dtype | None = None) -> torc
     index it by blocks, or by tokens, first.
     """
     if dtype is not None and dtype.itemsize != view.itemsize:
-        raise ValueError(f"kv_tensor: an element of {dtype} has {dtype.itemsize} bytes, one of the arena's {view.dtype} "
-                         f"has {view.itemsize}: make the arena with a type of as many bytes")
+        raise ValueError(f"kv_tensor: an element of {dtype} has {dtype.itemsize} bytes, one of the arena's "
+                         f"{view.dtype} {view.itemsize}: make the arena with a type of as many bytes")
     torch.cuda.init()
     _multiprocessing.install()
     tensor = torch.from_dlpack(view)
