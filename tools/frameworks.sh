@@ -22,12 +22,13 @@ declare -A packages=(
 )
 # PyTorch's wheel without Triton and NVIDIA's libraries, whose places hostcuda's have: small enough for .ci/run.
 declare -A without_dependencies=([torch_alone]='torch==2.15.0')
-torch_tests=(programs_test.py torch_test.py torch_state_test.py torch_growable_test.py torch_peaks_test.py torch_report_test.py
-  torch_multiprocessing_test.py torch_publication_test.py torch_control_test.py memory_saver_test.py)
+torch_tests=(programs_test.py torch_test.py torch_state_test.py torch_growable_test.py torch_kv_arena_test.py
+  torch_peaks_test.py torch_report_test.py torch_multiprocessing_test.py torch_publication_test.py
+  torch_control_test.py memory_saver_test.py)
 declare -A tests=(
   [torch]="${torch_tests[*]}" [torch_2_8]="${torch_tests[*]}"
-  [torch_alone]="programs_test.py torch_state_test.py torch_growable_test.py torch_multiprocessing_test.py torch_publication_test.py
-    torch_control_test.py"
+  [torch_alone]="programs_test.py torch_state_test.py torch_growable_test.py torch_kv_arena_test.py
+    torch_multiprocessing_test.py torch_publication_test.py torch_control_test.py"
   [vllm]="vllm_test.py vllm_publication_test.py"
   [numba]="programs_test.py numba_test.py hostcuda/python/tests/numba_kernels_test.py"
 )

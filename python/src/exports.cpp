@@ -48,6 +48,25 @@ struct dl_managed_versioned {
 constexpr std::int32_t dl_cuda = 2;
 constexpr std::uint64_t dl_read_only = 1;  // of the flags
 
+std::vector<std::int64_t> shape_of(const exported_array &array) {
+  if (!array.shape.empty()) return array.shape;
+  return {static_cast<std::int64_t>(array.elements)};
+}
+std::vector<std::int64_t> strides_of(const exported_array &array) {
+  return array.shape.empty() ? std::vector<std::int64_t>{1} : array.strides;
+}
+
+nb::tuple tuple_of(const std::vector<std::int64_t> &numbers, std::int64_t times = 1) {
+  nb::list list;
+  for (const std::int64_t n : numbers) list.append(n * times);
+  return nb::tuple(list);
+}
+// In bytes. None where the array is contiguous.
+nb::object byte_strides_of(const exported_array &array) {
+  if (array.shape.empty()) return nb::none();
+  return tuple_of(array.strides, array.type.bytes);
+}
+
 // An array on its way: the structure that the consumer sees, with what it points to.
 template <class Managed>
 struct dl_export {
@@ -55,7 +74,7 @@ struct dl_export {
   static constexpr const char *name = versioned ? "dltensor_versioned" : "dltensor";
 
   Managed managed{};
-  std::int64_t shape = 0, stride = 1;
+  std::vector<std::int64_t> shape, strides;
   PyObject *hold = nullptr;
 
   // The consumer calls it, with or without the GIL, perhaps after the interpreter's end.
@@ -76,14 +95,15 @@ struct dl_export {
 
   static nb::object make(const exported_array &array, nb::object hold) {
     auto made = std::make_unique<dl_export>();
-    made->shape = static_cast<std::int64_t>(array.elements);
+    made->shape = shape_of(array);
+    made->strides = strides_of(array);
     dl_tensor &tensor = made->managed.tensor;
     tensor.data = reinterpret_cast<void *>(static_cast<std::uintptr_t>(array.address));
     tensor.device = {dl_cuda, array.device};
-    tensor.dimensions = 1;
+    tensor.dimensions = static_cast<std::int32_t>(made->shape.size());
     tensor.type = {array.type.dlpack_code(), static_cast<std::uint8_t>(array.type.bytes * 8), 1};
-    tensor.shape = &made->shape;
-    tensor.strides = &made->stride;
+    tensor.shape = made->shape.data();
+    tensor.strides = made->strides.data();
     if constexpr (versioned) {
       made->managed.major = 1;
       if (array.read_only) made->managed.flags |= dl_read_only;
@@ -127,7 +147,7 @@ status check_readable(const exported_array &array, const device &d) {
   const context_guard entered(d.driver(), d.context());
   STILLMAP_RETURN_IF_ERROR(entered.entered());
   STILLMAP_RETURN_IF_ERROR(d.driver().synchronize_context());
-  if (!readable(array.address, array.elements * array.type.bytes)) {
+  if (!readable(array.address, array.span_bytes())) {
     return make_python_error(
         errc::not_supported, op,
         "the host cannot read all of the memory: it is suspended, not committed, or "
@@ -144,13 +164,21 @@ struct host_array {
 
 }  // namespace
 
+std::size_t exported_array::span_bytes() const {
+  if (elements == 0 || shape.empty()) return elements * type.bytes;
+  std::size_t last = 0;
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    last += static_cast<std::size_t>((shape[i] - 1) * strides[i]);
+  return (last + 1) * type.bytes;
+}
+
 nb::dict cuda_array_interface_of(const exported_array &array) {
   nb::dict d;
-  d["shape"] = nb::make_tuple(array.elements);
+  d["shape"] = tuple_of(shape_of(array));
   d["typestr"] = array.type.typestr();
   d["data"] = nb::make_tuple(array.elements == 0 ? 0 : array.address, array.read_only);
   d["version"] = 3;
-  d["strides"] = nb::none();
+  d["strides"] = byte_strides_of(array);
   if (!array.stream) {
     d["stream"] = nb::none();
   } else {
@@ -213,9 +241,10 @@ void bind_exports(nb::module_ &m) {
   nb::class_<host_array>(m, "_HostArray", nb::is_final())
       .def_prop_ro("__array_interface__", [](const host_array &self) {
         nb::dict d;
-        d["shape"] = nb::make_tuple(self.array.elements);
+        d["shape"] = tuple_of(shape_of(self.array));
         d["typestr"] = self.array.type.typestr();
         d["data"] = nb::make_tuple(self.array.address, self.array.read_only);
+        d["strides"] = byte_strides_of(self.array);
         d["version"] = 3;
         return d;
       });

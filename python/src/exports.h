@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <optional>
+#include <vector>
 
 #include "python/src/dtype.h"
 #include "stillmap/vmm/device.h"
@@ -12,14 +13,18 @@
 
 namespace stillmap::python {
 
-// A one-dimensional array of device memory.
+// An array of device memory: of one dimension and contiguous, unless it has a shape.
 struct exported_array {
   std::uint64_t address = 0;
   std::size_t elements = 0;
   element_type type;
   int device = 0;
-  std::optional<stream_ref> stream;  // that has work on it queued; none: no stream
-  bool read_only = false;            // for the device
+  std::optional<stream_ref> stream;              // that has work on it queued; none: no stream
+  bool read_only = false;                        // for the device
+  std::vector<std::int64_t> shape{}, strides{};  // in elements; both, or none
+
+  // From the first element to behind the last one.
+  std::size_t span_bytes() const;
 };
 
 // Keeps the owner of exported memory alive, and counts in it. Threads: with the GIL.

@@ -12,6 +12,7 @@
 #include "python/src/devices.h"
 #include "python/src/errors.h"
 #include "python/src/exports.h"
+#include "python/src/kv_arena.h"
 #include "python/src/memory_map.h"
 #include "python/src/page_sharing.h"
 #include "python/src/publication.h"
@@ -77,6 +78,9 @@ NB_MODULE(_native_of_main, m) {
   bind_exports(m);
   bind_buffer(m);
   bind_vector(m);
+  bind_kv_tensor(m);
+  bind_kv_arena(m);
+  bind_kv_sequence_arena(m);
   bind_suspend(m);
   bind_snapshot(m);
   bind_publication(m);

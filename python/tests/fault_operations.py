@@ -320,6 +320,157 @@ def add_pages(table):
     table.add("_ImportedPages.close", unmap, mapped_twice, vmm=True)
 
 
+# ---- KV arenas ----
+
+SHAPE = dict(layers=4, heads=8, dim=128, dtype="float16", tag=TAG)  # two ranges; a page group holds 256 tokens
+
+
+class Cache:
+    """An arena of blocks, and those of a request."""
+
+    def __init__(self, blocks):
+        self.arena = stillmap.KVArena(**SHAPE, blocks=64, spare_blocks=0, layers_per_range=2)
+        self.address, self.reserved = self.arena.address, self.arena.reserved
+        self.blocks = []
+        self.grow(blocks)
+
+    def grow(self, blocks):
+        """Allocates nothing where memory is short."""
+        if not blocks:
+            return
+        step(self.arena, blocks)
+        self.blocks += self.arena.allocate(blocks)
+
+    def write(self):
+        for block in self.blocks:
+            for at in self.places(block):
+                driver().write(at, b"block %d" % block)
+        return self
+
+    def places(self, block):
+        return [self.arena.tensor(layer, 1).address + block * self.arena.layout["block_stride"] for layer in (0, 3)]
+
+    @property
+    def nbytes(self):
+        return self.arena.stats()["used"]
+
+    @property
+    def capacity(self):
+        return self.arena.stats()["cached"]
+
+    def stats(self):
+        return {"mapped_bytes": self.arena.stats()["moved_blocks"]}
+
+    def copy_to_host(self):
+        return b"".join(driver().read(at, 16) for block in self.blocks for at in self.places(block))
+
+    def close(self):
+        self.arena.close()
+
+
+class Sequences(Cache):
+    """An arena of sequences: a prompt, and what was forked."""
+
+    def __init__(self, tokens):
+        self.arena = stillmap.KVSequenceArena(**SHAPE, longest=2048, sequences=4, layers_per_range=2, spare_bytes=0)
+        self.address, self.reserved = self.arena.address, self.arena.reserved
+        self.blocks = []
+        if tokens:
+            self.blocks.append(self.arena.add())
+            self.arena.reserve(self.blocks[0], tokens)
+            step(self.arena)
+
+    def places(self, block):
+        return [self.arena.tensor(block, layer, 1).address + 9 * self.arena.layout["block_stride"] for layer in (0, 3)]
+
+    @property
+    def nbytes(self):
+        return self.arena.stats()["sequences"]
+
+    @property
+    def capacity(self):
+        return [self.arena.capacity(each) for each in self.blocks]
+
+    def stats(self):
+        return {"mapped_bytes": 0}
+
+
+def step(arena, *blocks):
+    arena.prepare(*blocks)
+    if short := arena.begin_step():
+        raise stillmap.OutOfMemoryError("%d bytes are short" % short)
+
+
+def cache(blocks=4, kind=Cache):
+    return lambda bench: bench.put("cache", kind(blocks).write())
+
+
+def released_blocks(bench):
+    cache(40)(bench)
+    released = [b for b in bench.cache.blocks if b % 16]
+    bench.cache.arena.release(released)
+    bench.cache.blocks = [b for b in bench.cache.blocks if b % 16 == 0]
+
+
+def all_released(bench):
+    cache(40)(bench)
+    bench.cache.arena.release(bench.cache.blocks)
+    bench.cache.blocks = []
+
+
+def compact(bench):
+    names = dict(bench.cache.arena.compact(64))
+    bench.cache.blocks = [names.get(block, block) for block in bench.cache.blocks]
+
+
+def reserve_more(bench):
+    bench.cache.arena.reserve(bench.cache.blocks[0], 400)
+    step(bench.cache.arena)
+
+
+def fork_sequence(bench):
+    arena = bench.cache.arena
+    fork = arena.fork(bench.cache.blocks[0], 100)
+    try:
+        step(arena)
+    except BaseException:
+        arena.remove(fork)
+        step(arena)  # gives back what it has got
+        raise
+    bench.cache.blocks.append(fork)
+
+
+def removed_sequence(bench):
+    cache(100, Sequences)(bench)
+    bench.cache.arena.remove(bench.cache.blocks.pop())
+
+
+def view_and_close(bench):
+    view = bench.cache.arena.tensor(0, 0).__dlpack__(stream=1)
+    del view
+    bench.cache.close()
+
+
+def add_arenas(table):
+    call, few = "KVArena.", cache()
+    table.add("KVArena()", lambda b: keep(b, "made", Cache(0)), vmm=True)
+    table.add(call + "begin_step", lambda b: b.cache.grow(20), few, "with more blocks", vmm=True)
+    table.add(call + "begin_step", lambda b: step(b.cache.arena, 0), all_released, "with fewer blocks", vmm=True)
+    table.add(call + "compact", compact, released_blocks, vmm=True)
+    table.add(call + "missing_for", lambda b: b.results.append(b.cache.arena.missing_for(60)), few, vmm=True)
+    table.add(call + "trim", lambda b: b.cache.arena.trim() and None, all_released, vmm=True)
+    table.add(call + "tensor", view_and_close, few, vmm=True)
+    table.add(call + "close", lambda b: b.cache.close(), few, vmm=True)
+    call, few = "KVSequenceArena.", cache(100, Sequences)
+    table.add("KVSequenceArena()", lambda b: keep(b, "made", Sequences(0)), vmm=True)
+    table.add(call + "begin_step", reserve_more, few, "with more tokens", vmm=True)
+    table.add(call + "begin_step", fork_sequence, few, "with a fork", vmm=True)
+    table.add(call + "begin_step", lambda b: step(b.cache.arena), removed_sequence, "with fewer tokens", vmm=True)
+    table.add(call + "missing_for", lambda b: b.results.append(b.cache.arena.missing_for(999)), few, vmm=True)
+    table.add(call + "trim", lambda b: b.cache.arena.trim() and None, removed_sequence, vmm=True)
+    table.add(call + "close", lambda b: b.cache.close(), few, vmm=True)
+
+
 # ---- functions ----
 
 def two_kinds(bench):
@@ -418,6 +569,7 @@ def operations():
     add_views(table)
     add_heaps(table)
     add_pages(table)
+    add_arenas(table)
     add_functions(table)
     add_publications(table)
     return table.all

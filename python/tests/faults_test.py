@@ -14,6 +14,10 @@ READERS = {
     "DeviceVector": {"address", "nbytes", "capacity", "stream", "dtype", "itemsize", "tag", "device", "numpy"},
     "CachingAllocator": {"owns", "usable_size", "closed", "device", "tag", "c_param", "c_free", "c_functions"},
     "Restored": {"blocks", "notes", "closed"},
+    "KVArena": {"address", "allocate", "blocks", "committed_ranges", "device", "drop", "dtype", "evict", "free_blocks",
+                "generation", "layout", "occupancy", "prepare", "release", "reserved", "retain", "stats", "tag"},
+    "KVSequenceArena": {"add", "address", "capacity", "device", "dtype", "fork", "generation", "layout", "longest",
+                        "prepare", "release_beyond", "remove", "reserve", "reserved", "stats", "tag", "tensor"},
     "AttachedMemory": {"name", "generation", "metadata", "id", "device", "shared_bytes", "private_bytes", "ranges"},
 }
 # Functions that change nothing on a device, or are made of the others.

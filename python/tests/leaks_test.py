@@ -6,7 +6,7 @@ import sys
 import unittest
 
 import stillmap
-from support import MiB, TestCase, driver
+from support import MiB, TestCase, driver, needs_vmm
 
 
 def resident_kib():
@@ -51,6 +51,24 @@ class Leaks(TestCase):
             vector.append(3)
             vector.tolist(), vector.__cuda_array_interface__
             stillmap.CachingAllocator().allocate(10)
+
+        self.check(act, 60)
+
+    @needs_vmm
+    def test_kv_arenas(self):
+        shape = dict(layers=2, heads=2, dim=64, dtype="float16")
+
+        def act():
+            with stillmap.KVArena(**shape, blocks=64) as arena:
+                arena.prepare(3)
+                arena.begin_step()
+                arena.release(arena.allocate(3), keep=True)
+                arena.evict(3), arena.compact(3), arena.occupancy(), arena.committed_ranges(), arena.stats()
+                self.assertRaises(stillmap.InvalidArgumentError, arena.retain, [64])
+                tensor = arena.tensor(1, 1)
+                tensor.__dlpack__(), tensor.__dlpack__(max_version=(1, 0)), tensor.__cuda_array_interface__
+            sequences = stillmap.KVSequenceArena(**shape, longest=100, sequences=4)
+            sequences.tensor(sequences.add(), 0)
 
         self.check(act, 60)
 
