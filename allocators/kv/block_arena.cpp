@@ -143,6 +143,7 @@ std::uint32_t block_arena::next_cell_without_memory() {
 status block_arena::prepare(std::size_t free_blocks, stream_ref stream) {
   const operation_scope scope("kv::block_arena::prepare");
   STILLMAP_RETURN_IF_ERROR(group_store::check(stream));
+  if (store_->suspended()) return suspended_error();
   while (free_ready_ + free_pending_ < free_blocks) {
     const std::uint32_t c = next_cell_without_memory();
     if (c == none) break;  // allocate() says so, if the blocks are really asked for

@@ -89,8 +89,8 @@ class block_arena {
 
   // The next step needs `free_blocks` blocks. The worker maps what is missing, and unmaps what is free beyond that and
   // beyond spare_blocks, once `stream` has done what is queued on it. Call it while the step before runs.
-  // Errors: invalid_argument (the calling thread's default stream, which the worker cannot name); of the host: a thread
-  //         or memory that cannot be had. The wishes stay for the next call then.
+  // Errors: invalid_argument (the calling thread's default stream, which the worker cannot name), busy (suspended); of the
+  //         host: a thread or memory that cannot be had. The wishes stay for the next call then.
   // Cost:   no driver call on this thread; where nothing is to do, no call at all.
   status prepare(std::size_t free_blocks, stream_ref stream);
   // Waits for the worker, if it is not done. What it mapped can be allocated from now on.
