@@ -41,8 +41,8 @@ TEST_F(kv_suspend, blocks_come_back_with_every_byte) {
     ASSERT_TRUE(gone) << gone.error().message();
     EXPECT_EQ(gone->released.bytes(), mapped);
     // Only the ids change meanwhile: there is no memory that a step could use.
-    EXPECT_TRUE(fails_with(a->prepare(30, stream_ref::legacy()), errc::busy,
-                           "kv::block_arena::prepare"));
+    EXPECT_TRUE(
+        fails_with(a->prepare(30, stream_ref::legacy()), errc::busy, "kv::block_arena::prepare"));
     EXPECT_TRUE(fails_with(a->begin_step(), errc::busy, "kv::block_arena::begin_step"));
     EXPECT_TRUE(fails_with(outcome(a->compact(9, stream_ref::legacy())), errc::busy,
                            "kv::block_arena::compact"));
@@ -128,10 +128,10 @@ TEST_F(kv_suspend, unmapping_that_waits_for_a_fence_is_waited_for) {
 }
 
 TEST_F(kv_suspend, a_suspension_that_fails_leaves_the_arena_as_it_was) {
-  constexpr const char *calls[] = {"cuMemCreate",         "cuMemMap",      "cuMemSetAccess",
-                                   "cuMemUnmap",          "cuMemRelease",  "cuEventRecord",
-                                   "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2",
-                                   "cuMemHostAlloc",      "cuStreamSynchronize"};
+  constexpr const char *calls[] = {
+      "cuMemCreate",    "cuMemMap",           "cuMemSetAccess",       "cuMemUnmap",
+      "cuMemRelease",   "cuEventRecord",      "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2",
+      "cuMemHostAlloc", "cuStreamSynchronize"};
   expect_unreturnable();
   const auto s = make_suspender();
   const auto a = arena(options());
@@ -213,10 +213,10 @@ TEST_F(kv_suspend, sequences_come_back_with_every_byte) {
   ASSERT_TRUE(gone) << gone.error().message();
   EXPECT_EQ(gone->bytes, memory);
   EXPECT_LT(memory, a.stats().mapped_bytes);
-  EXPECT_TRUE(fails_with(a.prepare(stream_ref::legacy()), errc::busy,
-                         "kv::sequence_arena::prepare"));
-  EXPECT_TRUE(fails_with(a.begin_step(stream_ref::legacy()), errc::busy,
-                         "kv::sequence_arena::begin_step"));
+  EXPECT_TRUE(
+      fails_with(a.prepare(stream_ref::legacy()), errc::busy, "kv::sequence_arena::prepare"));
+  EXPECT_TRUE(
+      fails_with(a.begin_step(stream_ref::legacy()), errc::busy, "kv::sequence_arena::begin_step"));
   EXPECT_TRUE(fails_with(outcome(a.trim()), errc::busy, "kv::sequence_arena::trim"));
   // Wishes of that time are fulfilled afterwards.
   const auto late = a.fork(fork, 70).value();
