@@ -64,6 +64,18 @@ virtual_range block_arena::range() const {
   return store_->block()->range();
 }
 
+const stillmap::device &block_arena::device() const {
+  return store_->device();
+}
+
+const std::string &block_arena::tag() const {
+  return store_->block()->tag();
+}
+
+bool block_arena::settled() const {
+  return pending_.empty() && store_->settled();
+}
+
 std::uint64_t block_arena::generation() const {
   return store_->block()->generation();
 }
@@ -143,6 +155,7 @@ std::uint32_t block_arena::next_cell_without_memory() {
 status block_arena::prepare(std::size_t free_blocks, stream_ref stream) {
   const operation_scope scope("kv::block_arena::prepare");
   STILLMAP_RETURN_IF_ERROR(group_store::check(stream));
+  if (store_->suspended()) return suspended_error();
   while (free_ready_ + free_pending_ < free_blocks) {
     const std::uint32_t c = next_cell_without_memory();
     if (c == none) break;  // allocate() says so, if the blocks are really asked for
@@ -259,6 +272,55 @@ status block_arena::allocate(std::span<block_id> out, std::optional<block_id> af
 status block_arena::check(block_id b) const {
   if (b < blocks_) return {};
   return make_error(errc::invalid_argument, "there is no such block", b, blocks_);
+}
+
+// Marks free blocks as used, all or none, but not in their cells: that finds one that is named twice.
+status block_arena::mark(std::span<const block_id> blocks) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    status one = check(blocks[i]);
+    if (one && references_[blocks[i]] != 0) {
+      one =
+          make_error(errc::invalid_argument, "the block is not free, or is named twice", blocks[i]);
+    }
+    if (!one) {
+      while (i-- > 0) references_[blocks[i]] = 0;
+      return one;
+    }
+    references_[blocks[i]] = 1;
+  }
+  return {};
+}
+
+status block_arena::give_memory(std::span<const block_id> blocks, stream_ref stream) {
+  for (const block_id b : blocks) {
+    if (!cells_[cell_of(b)].wanted) add_memory(cell_of(b));
+  }
+  STILLMAP_RETURN_IF_ERROR(store_->start(stream));
+  const status done = store_->finish();
+  take_ready();
+  const auto is_ready = [&](block_id b) { return cells_[cell_of(b)].ready; };
+  if (!done || std::all_of(blocks.begin(), blocks.end(), is_ready)) return done;
+  return make_error(errc::busy, "the worker has not mapped all of the blocks: try again");
+}
+
+status block_arena::claim(std::span<const block_id> blocks, stream_ref stream) {
+  const operation_scope scope("kv::block_arena::claim");
+  STILLMAP_RETURN_IF_ERROR(group_store::check(stream));
+  if (store_->suspended()) return suspended_error();
+  STILLMAP_RETURN_IF_ERROR(mark(blocks));
+  if (const status given = give_memory(blocks, stream); !given) {
+    for (const block_id b : blocks) references_[b] = 0;
+    return given;
+  }
+  ++clock_;
+  for (const block_id b : blocks) {
+    change(cell_of(b), [&](cell &in) {
+      ++in.used;
+      in.last_use = clock_;
+    });
+  }
+  stats_.used += blocks.size();
+  return {};
 }
 
 status block_arena::retain(std::span<const block_id> blocks) {

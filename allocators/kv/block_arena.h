@@ -82,6 +82,8 @@ class block_arena {
   device_address tensor(std::uint32_t layer, std::uint32_t tensor) const;
   std::size_t blocks() const { return blocks_; }
   virtual_range range() const;
+  const stillmap::device &device() const;
+  const std::string &tag() const;
   // Rises whenever pages behind any address change: for those who register memory with a NIC.
   std::uint64_t generation() const;
 
@@ -89,8 +91,8 @@ class block_arena {
 
   // The next step needs `free_blocks` blocks. The worker maps what is missing, and unmaps what is free beyond that and
   // beyond spare_blocks, once `stream` has done what is queued on it. Call it while the step before runs.
-  // Errors: invalid_argument (the calling thread's default stream, which the worker cannot name); of the host: a thread
-  //         or memory that cannot be had. The wishes stay for the next call then.
+  // Errors: invalid_argument (the calling thread's default stream, which the worker cannot name), busy (suspended); of the
+  //         host: a thread or memory that cannot be had. The wishes stay for the next call then.
   // Cost:   no driver call on this thread; where nothing is to do, no call at all.
   status prepare(std::size_t free_blocks, stream_ref stream);
   // Waits for the worker, if it is not done. What it mapped can be allocated from now on.
@@ -98,6 +100,9 @@ class block_arena {
   //         mapped), busy (suspended), the driver's. The step may run with the blocks that there are.
   // Cost:   no driver call, no synchronisation of the device.
   status begin_step();
+
+  // The worker has nothing to do, and begin_step() has said so: no page is mapped or unmapped until prepare().
+  bool settled() const;
 
   // ---- blocks --------------------------------------------------------------------------------------
 
@@ -107,6 +112,13 @@ class block_arena {
   //         more, or free some), invalid_argument (`after` is not used).
   // Cost:   no driver call.
   status allocate(std::span<block_id> out, std::optional<block_id> after = std::nullopt);
+  // Takes these blocks, which are free, wherever they are, and gives them memory: for contents that were saved under
+  // their ids. Waits for the worker, as begin_step(). Each has one reference then.
+  // Ensures: failure: none is taken; some may have memory, which prepare() gives back.
+  // Errors:  invalid_argument (a block that is not free, or is named twice: value; the calling thread's default stream),
+  //          busy (suspended), those of begin_step().
+  // Stream:  as prepare(). Cost: as prepare() and begin_step().
+  status claim(std::span<const block_id> blocks, stream_ref stream);
   // One reference more to each block: it is used, or cached.
   // Errors: invalid_argument (a block that is free, or is none: value, limit = blocks()).
   status retain(std::span<const block_id> blocks);
@@ -114,6 +126,8 @@ class block_arena {
   // One reference less. A block without references is free, or, with contents::keep, cached.
   // Errors: invalid_argument (a block that is not used).
   status release(std::span<const block_id> blocks, contents then = contents::drop);
+  // It is used or cached. False where there is no such block.
+  bool has_contents(block_id b) const { return b < blocks_ && references_[b] != 0; }
   // Frees cached blocks. Errors: invalid_argument (a block that is not cached).
   status drop(std::span<const block_id> blocks);
   // Frees cached blocks, whole page groups at a time, those first that were used longest ago, until `blocks` are freed
@@ -177,6 +191,8 @@ class block_arena {
   std::uint32_t choose_cell(std::size_t wanted) const;
   std::size_t take(std::uint32_t c, std::span<block_id> out);
   status check(block_id b) const;
+  status mark(std::span<const block_id> blocks);
+  status give_memory(std::span<const block_id> blocks, stream_ref stream);
   status copy(std::span<const block_move> moves, stream_ref stream) const;
   status release_one(block_id b, contents then);
   std::size_t block_total_bytes() const {

@@ -163,6 +163,7 @@ std::vector<std::pair<std::size_t, std::size_t>> block_memory::committed_ranges(
 status block_memory::prepare(stream_ref stream) {
   const operation_scope scope("kv::block_memory::prepare");
   STILLMAP_RETURN_IF_ERROR(group_store::check(stream));
+  if (store_->suspended()) return suspended_error();
   return store_->start(stream);
 }
 

@@ -86,8 +86,8 @@ class block_memory {
 
   // The worker maps what is pending, and unmaps what no block needs, once `stream` has done what is queued on it. Call
   // it while the step before runs.
-  // Errors: invalid_argument (the calling thread's default stream, which the worker cannot name); of the host: a thread
-  //         or memory that cannot be had. The wishes stay for the next call then.
+  // Errors: invalid_argument (the calling thread's default stream, which the worker cannot name), busy (suspended); of
+  //         the host: a thread or memory that cannot be had. The wishes stay for the next call then.
   // Cost:   no driver call on this thread; where nothing is to do, no call at all.
   status prepare(stream_ref stream);
   // Waits for the worker, if it is not done. Blocks that it gave memory are committed. Those that it could not give any

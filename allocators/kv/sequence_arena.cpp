@@ -85,6 +85,7 @@ status sequence_arena::check(sequence_id s) const {
 status sequence_arena::prepare(stream_ref stream) {
   const operation_scope scope("kv::sequence_arena::prepare");
   STILLMAP_RETURN_IF_ERROR(group_store::check(stream));
+  if (store_->suspended()) return suspended_error();
   trim_inherited();
   trim_spare(std::exchange(is_starved_, false) ? 0 : spare_groups_);
   return store_->start(stream);

@@ -163,6 +163,17 @@ std::vector<std::string> tags_of(const memory_layout &l) {
   return tags;
 }
 
+status move_block(memory_layout &l, device_address to) {
+  if (l.blocks.size() != 1 || !l.published.empty()) {
+    return make_error(errc::invalid_argument,
+                      "only the memory of an image with one block can be written elsewhere",
+                      l.blocks.size() + l.published.size(), 1, error_unit::items);
+  }
+  const device_address from = std::exchange(l.blocks.front().range.begin, to);
+  for (memory_layout::place &p : l.places) p.at = to + (p.at.value() - from.value());
+  return {};
+}
+
 status write_contents(const device &d, const image::reader &from, const selected_memory &wanted,
                       const mapped_pages &to, const restore_contents_options &options) {
   restore_options copies;
@@ -179,8 +190,8 @@ status write_contents(const device &d, const image::reader &from, const selected
 
 result<restored_contents> restore_all(const device &d, const image::reader &from,
                                       const restore_contents_options &options) {
-  STILLMAP_ASSIGN_OR_RETURN(const selected_memory wanted,
-                            select_memory(from.manifest(), options.tags));
+  STILLMAP_ASSIGN_OR_RETURN(selected_memory wanted, select_memory(from.manifest(), options.tags));
+  if (options.moved_to) STILLMAP_RETURN_IF_ERROR(move_block(wanted.layout, *options.moved_to));
   const std::vector<std::string> tags = tags_of(wanted.layout);
   STILLMAP_ASSIGN_OR_RETURN(
       const auto lease, checkpoint::tag_lease::take(d, tags, checkpoint::lease_kind::exclusive));

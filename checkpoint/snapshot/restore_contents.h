@@ -18,6 +18,8 @@ namespace stillmap::snapshot {
 struct restore_contents_options {
   image::open_options image;      // parents, keys, limits
   std::vector<std::string> tags;  // restore only these; empty: all
+  // Where the memory of an image with one block begins here. Unset: at the image's addresses.
+  std::optional<device_address> moved_to;
   // Reads and checks the whole image before anything is written, so that a damaged one changes nothing.
   bool verify = true;
   // Passes when the last work that uses the memory has finished. Unset: waits for everything on the
@@ -58,7 +60,8 @@ status check_mapped_as_saved(const device &d, const image::reader &from,
 //           Failure: nothing changed. But where the driver, the host's memory or the file failed after
 //           the first byte was written, the contents of the image's pages are unspecified, and their
 //           mappings unchanged: detail().cause says so. Call it again, or restore another image.
-// Errors:   those of check_mapped_as_saved(); busy (a page is also used outside of the image's
+// Errors:   those of check_mapped_as_saved(); invalid_argument (`moved_to`, and the image has not one block: value = how
+//           many); busy (a page is also used outside of the image's
 //           places, where its contents would change: value = the address; another call has one of the
 //           tags), operation_canceled, the driver's, and those of image::reader.
 // Memory:   threads * chunk_bytes, pinned.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,7 +23,8 @@ class save_operation {
   static result<save_operation> create(
       const device &d, std::span<const std::string> tags,
       const std::vector<image::manifest::note> &notes,
-      checkpoint::published_memory_is published = checkpoint::published_memory_is::referred_to);
+      checkpoint::published_memory_is published = checkpoint::published_memory_is::referred_to,
+      const std::optional<std::vector<virtual_range>> &within = {});
 
   // Errors: as save(), after the memory was described.
   result<image::written> write(const std::string &path, const image::write_options &options);

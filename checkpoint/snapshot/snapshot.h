@@ -23,6 +23,9 @@ struct save_options {
   // on the device.
   std::optional<fence> idle;
   std::vector<image::manifest::note> notes;  // data of the application, returned by restore()
+  // Only pages that are mapped in these ranges, which are in address order; other pages of the tags are not in the image.
+  // Unset: all.
+  std::optional<std::vector<virtual_range>> within;
   // Of memory that another process published and this one attached, the image has references, which
   // restore() returns in memory.layout().published; or a copy, as of all other memory.
   checkpoint::published_memory_is published = checkpoint::published_memory_is::referred_to;
