@@ -97,7 +97,8 @@ class GrowingCache:
                        else self.options.kv_cached // per_block)
         free = pool.free_block_queue = FreeBlocks(pool, memory, most_cached,
                                                   max(1, self.options.kv_spare // per_block // 2))
-        count, evict, reset = coordinator.get_num_blocks_to_allocate, pool.evict_blocks, pool.reset_prefix_cache
+        count, allocate = coordinator.get_num_blocks_to_allocate, coordinator.allocate_new_blocks
+        evict, reset = pool.evict_blocks, pool.reset_prefix_cache
 
         def get_num_blocks_to_allocate(*arguments: Any, **named: Any) -> int:
             n = count(*arguments, **named)
@@ -105,19 +106,29 @@ class GrowingCache:
             free.want(n, hits, named.get("apply_admission_cap", False))
             return n
 
+        def allocate_new_blocks(request_id: str, *arguments: Any, **named: Any) -> Any:
+            have = coordinator.single_type_managers[0].req_to_blocks.get(request_id)
+            free.continued = have[-1].block_id if have and not have[-1].is_null else None
+            try:
+                return allocate(request_id, *arguments, **named)
+            finally:
+                free.continued = None
+
         def evict_blocks(block_ids: set[int]) -> None:
+            cached = free.cached_among(block_ids)
             evict(block_ids)
-            free.forget(list(block_ids))
+            free.drop(cached)
 
         def reset_prefix_cache() -> bool:
             free.assume_memory()
             done = reset()
             if done:
-                free.forget_all()
+                free.drop_all()
                 free.prepare(0)
             return done
 
         coordinator.get_num_blocks_to_allocate = get_num_blocks_to_allocate
+        coordinator.allocate_new_blocks = allocate_new_blocks
         pool.evict_blocks = evict_blocks
         pool.reset_prefix_cache = reset_prefix_cache
         return free

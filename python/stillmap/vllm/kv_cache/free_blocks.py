@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .memory import CacheMemory
@@ -22,6 +22,7 @@ class FreeBlocks:
         self._pool, self._memory, self._most_cached = pool, memory, most_cached
         self._evicted_at_once = evicted_at_once
         self._is_short = False
+        self.continued: int | None = None  # the block that the next ones come after
 
     # ---- what the block pool calls ----
 
@@ -38,7 +39,7 @@ class FreeBlocks:
         memory = self._memory
         if memory.free < n and not memory.grow(n):
             self._evict(n - memory.free)
-        return [self._pool.blocks[i] for i in memory.arena.allocate(n)]
+        return [self._pool.blocks[i] for i in memory.arena.allocate(n, self.continued)]
 
     def remove(self, block: Any) -> None:
         """A cached block is used again."""
@@ -82,12 +83,16 @@ class FreeBlocks:
             self._evict(too_many)
         self._memory.prepare(expected)
 
-    def forget(self, block_ids: Sequence[int]) -> None:
-        """Their contents are not cached any more."""
-        cached = [i for i in block_ids if self._pool.blocks[i].ref_cnt == 0]
-        self._memory.arena.drop(cached)
+    def cached_among(self, block_ids: Iterable[int]) -> list[int]:
+        """Those that have a hash and no reference."""
+        blocks = self._pool.blocks
+        return [i for i in block_ids if blocks[i].ref_cnt == 0 and blocks[i].block_hash is not None]
 
-    def forget_all(self) -> None:
+    def drop(self, block_ids: Sequence[int]) -> None:
+        """Of cached blocks whose hashes the pool has forgotten."""
+        self._memory.arena.drop(block_ids)
+
+    def drop_all(self) -> None:
         self._memory.arena.evict(self._memory.cached)
 
     def assume_memory(self) -> None:
