@@ -106,7 +106,7 @@ class CacheMemory:
         short = self.arena.begin_step()
         if short:  # what there was is mapped; the scheduler goes on with it
             self.is_exhausted = True
-            logger.info("stillmap: the device has %d MiB too little for the KV cache", -(-short >> 20))
+            logger.debug("stillmap: the device has %d MiB too little for the KV cache", -(-short >> 20))
         self._clear_new()
 
     def _clear_new(self) -> None:
