@@ -1,5 +1,6 @@
-"""vLLM's sleep mode on Stillmap: `vllm serve MODEL --enable-sleep-mode --sleep-mode-backend stillmap`, and weights that
-all engines of a machine have once: `vllm serve MODEL --load-format stillmap`.
+"""vLLM's sleep mode on Stillmap: `vllm serve MODEL --enable-sleep-mode --sleep-mode-backend stillmap`; weights that
+all engines of a machine have once: `vllm serve MODEL --load-format stillmap`; a KV cache that grows and shrinks with
+the load: `--additional-config '{"stillmap": {"kv_cache": "grow"}}'`.
 
 vLLM finds this package by its entry point of the group `vllm.general_plugins`; nothing has to be imported.
 Options of sleep mode are given as `--additional-config '{"stillmap": {"store": "file", "directory": "/nvme"}}'`, those
@@ -12,9 +13,9 @@ vLLM nor PyTorch.
 from __future__ import annotations
 
 from .callbacks import Range, on_resume, on_suspend
-from .options import LoaderOptions, Options
+from .options import CacheOptions, LoaderOptions, Options
 
-__all__ = ["LoaderOptions", "Options", "Range", "on_resume", "on_suspend", "register"]
+__all__ = ["CacheOptions", "LoaderOptions", "Options", "Range", "on_resume", "on_suspend", "register"]
 
 BACKEND = "stillmap"
 
@@ -26,7 +27,7 @@ def register() -> None:
     """
     from vllm.device_allocator.sleep_mode_backend import SleepModeBackendFactory
 
-    from . import loading, selection
+    from . import kv_cache, loading, selection
 
     try:
         SleepModeBackendFactory.get_backend_class(BACKEND)
@@ -34,3 +35,4 @@ def register() -> None:
         SleepModeBackendFactory.register_backend(BACKEND, "stillmap.vllm.backend", "StillmapBackend")
     selection.install()
     loading.install()
+    kv_cache.install()
