@@ -1,7 +1,8 @@
 #include "stillmap/checkpoint/prefix_cache/internal/record.h"
 
+#include <string>
+
 #include "stillmap/checkpoint/base/wire_format.h"
-#include "stillmap/vmm/base/operation.h"
 
 namespace stillmap::prefix_cache {
 namespace {
@@ -39,7 +40,6 @@ std::vector<std::byte> encode(const record &r) {
 }
 
 result<record> decode(std::span<const std::byte> from) {
-  const operation_scope scope("prefix_cache::decode");
   checkpoint::wire_reader w(from);
   const auto version = w.read<std::uint32_t>();
   if (w.good() && version != record_version) {
