@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <thread>
 
+#include "stillmap/allocators/kv/block_memory.h"
 #include "stillmap/allocators/kv/sequence_arena.h"
 #include "tests/support/refuse_each.h"
 #include "tests/support/stream_gate.h"
@@ -75,6 +78,37 @@ TEST_F(kv_suspend, blocks_come_back_with_every_byte) {
   ASSERT_TRUE(s->resume("cache"));
   ASSERT_TRUE(step(*a, 0));
   EXPECT_EQ(a->stats().mapped_bytes, 0u);
+}
+
+TEST_F(kv_suspend, named_blocks_come_back_with_every_byte) {
+  const auto s = make_suspender();
+  const kv::block_arena_options like = options();
+  auto made = kv::block_memory::create(dev(), {.shape = like.shape,
+                                               .tokens_per_block = like.tokens_per_block,
+                                               .blocks = like.blocks,
+                                               .layers_per_range = like.layers_per_range,
+                                               .tag = like.tag});
+  ASSERT_TRUE(made) << made.error().message();
+  kv::block_memory &m = **made;
+  const auto step = [&] { return m.prepare(stream_ref::legacy()) && m.begin_step(); };
+  ASSERT_TRUE(m.commit(3, 5));
+  ASSERT_TRUE(step());
+  auto *const at =
+      static_cast<unsigned char *>((m.tensor(1, 1) + 7 * m.layout().block_stride()).pointer());
+  std::fill_n(at, m.layout().block_bytes(), static_cast<unsigned char>(201));
+  ASSERT_TRUE(s->suspend("cache"));
+  ASSERT_TRUE(m.commit(20, 4));
+  EXPECT_TRUE(fails_with(m.prepare(stream_ref::legacy()), errc::busy, "kv::block_memory::prepare"));
+  EXPECT_TRUE(fails_with(m.begin_step(), errc::busy, "kv::block_memory::begin_step"));
+  EXPECT_TRUE(fails_with(outcome(m.trim()), errc::busy, "kv::block_memory::trim"));
+  ASSERT_TRUE(s->resume("cache"));
+  EXPECT_TRUE(m.begin_step()) << "nothing that was refused is left behind";
+  EXPECT_TRUE(m.is_committed(3, 5));
+  EXPECT_EQ(std::count(at, at + m.layout().block_bytes(), 201),
+            static_cast<std::ptrdiff_t>(m.layout().block_bytes()));
+  EXPECT_FALSE(m.is_committed(20));
+  ASSERT_TRUE(step());
+  EXPECT_TRUE(m.is_committed(20, 4)) << "the wish has stayed";
 }
 
 // A resumed arena may have pages that another pool made: they are moved, compacted and trimmed as its own.
