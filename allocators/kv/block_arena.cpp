@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "stillmap/allocators/kv/internal/block_store.h"
 #include "stillmap/allocators/kv/internal/create_pool.h"
 #include "stillmap/allocators/kv/internal/group_store.h"
 #include "stillmap/vmm/base/host_memory.h"
@@ -13,28 +14,15 @@ namespace stillmap::kv {
 result<std::unique_ptr<block_arena>> block_arena::create(const stillmap::device &d,
                                                          block_arena_options options) {
   return with_host_memory("kv::block_arena::create", [&]() -> result<std::unique_ptr<block_arena>> {
-    if (options.blocks == 0 || options.blocks >= none) {
-      return make_error(errc::invalid_argument, "the number of blocks is 0 or too large",
-                        options.blocks, none - 1, error_unit::items);
-    }
-    const bool own_pool = !options.pool;
-    STILLMAP_RETURN_IF_ERROR(choose_pool(d, options.pool));
-    STILLMAP_ASSIGN_OR_RETURN(
-        const kv::layout l,
-        kv::layout::create(options.shape, options.tokens_per_block, options.pool->page_bytes(),
-                           options.layers_per_range));
-    if (options.blocks > (SIZE_MAX >> 1) / l.block_stride()) {
-      return make_error(errc::invalid_argument, "the blocks exceed any address space",
-                        options.blocks, (SIZE_MAX >> 1) / l.block_stride(), error_unit::items);
-    }
-    STILLMAP_ASSIGN_OR_RETURN(auto store,
-                              group_store::create(d, l,
-                                                  {.groups = l.pages_of(0, options.blocks).count,
-                                                   .sharing = false,
-                                                   .pool = options.pool,
-                                                   .trims_pool = own_pool,
-                                                   .tag = options.tag}));
-    return std::unique_ptr<block_arena>(new block_arena(l, std::move(store), options));
+    STILLMAP_ASSIGN_OR_RETURN(block_store made,
+                              create_block_store(d, {.shape = options.shape,
+                                                     .tokens_per_block = options.tokens_per_block,
+                                                     .blocks = options.blocks,
+                                                     .layers_per_range = options.layers_per_range,
+                                                     .pool = options.pool,
+                                                     .tag = options.tag}));
+    return std::unique_ptr<block_arena>(
+        new block_arena(made.layout, std::move(made.groups), options));
   });
 }
 
