@@ -47,6 +47,8 @@ struct handoff_options {
   std::function<bool(const peer_credentials &)> allow;
   // Takes effect until the memory changes its owner.
   std::stop_token cancel;
+  // Receiver: at the sender's addresses, or wherever there is room, for memory to which no pointer is kept.
+  checkpoint::placement where = checkpoint::placement::same;
   // Sender: work on the memory may continue until the receiver has mapped it. Then `quiesce` is
   // called, after which no work may be queued any more; then the sender waits for the fence of
   // `idle` or, without it, for the device.
@@ -83,7 +85,7 @@ result<sent_memory> send(const device &d, connection &to, std::span<const std::s
                          const handoff_options &options = {});
 
 // Receives the memory that the process at the other end sends. Call it early in the life of the
-// process: every address of the sender must be unused here.
+// process: every address of the sender must be unused here, unless options.where is anywhere.
 // Ensures: success: this process alone owns the memory. Failure: it has none of it.
 // Errors:  busy (an address is in use: value = the address; checkpoint::find_mapping_owner() tells by
 //          what; timeout; the sender revoked its offer), operation_canceled, invalid_argument (the

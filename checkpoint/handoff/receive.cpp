@@ -19,7 +19,7 @@ using checkpoint::restored_memory;
 class receiver {
  public:
   receiver(const device &d, connection &from, const handoff_options &options)
-      : device_(d), session_(d, from, options), importer_(d) {}
+      : device_(d), where_(options.where), session_(d, from, options), importer_(d) {}
 
   result<restored_memory> run() {
     if (const status s = with_host_memory([&] { return receive_memory(); }); !s) {
@@ -56,7 +56,7 @@ class receiver {
     STILLMAP_RETURN_IF_ERROR(check(layout, device_.capabilities().page_bytes));
     session_.reached(step::layout_received);
     STILLMAP_ASSIGN_OR_RETURN(restored_memory reserved,
-                              restored_memory::reserve(device_, std::move(layout)));
+                              restored_memory::reserve(device_, std::move(layout), where_));
     memory_.emplace(std::move(reserved));
     session_.reached(step::reserved);
     STILLMAP_RETURN_IF_ERROR(receive_pages());
@@ -84,6 +84,7 @@ class receiver {
   }
 
   const device &device_;
+  const checkpoint::placement where_;
   session session_;
   std::optional<ownership_word> word_;
   std::optional<restored_memory> memory_;
