@@ -279,27 +279,20 @@ status block_arena::mark(std::span<const block_id> blocks) {
   return {};
 }
 
-status block_arena::give_memory(std::span<const block_id> blocks, stream_ref stream) {
+template <class Work>
+status block_arena::give_memory(std::span<const block_id> blocks, const Work &work) {
   for (const block_id b : blocks) {
     if (!cells_[cell_of(b)].wanted) add_memory(cell_of(b));
   }
-  STILLMAP_RETURN_IF_ERROR(store_->start(stream));
-  const status done = store_->finish();
+  const status done = work();
   take_ready();
   const auto is_ready = [&](block_id b) { return cells_[cell_of(b)].ready; };
   if (!done || std::all_of(blocks.begin(), blocks.end(), is_ready)) return done;
   return make_error(errc::busy, "the worker has not mapped all of the blocks: try again");
 }
 
-status block_arena::claim(std::span<const block_id> blocks, stream_ref stream) {
-  const operation_scope scope("kv::block_arena::claim");
-  STILLMAP_RETURN_IF_ERROR(group_store::check(stream));
-  if (store_->suspended()) return suspended_error();
-  STILLMAP_RETURN_IF_ERROR(mark(blocks));
-  if (const status given = give_memory(blocks, stream); !given) {
-    for (const block_id b : blocks) references_[b] = 0;
-    return given;
-  }
+// Blocks that are marked and have memory.
+void block_arena::use(std::span<const block_id> blocks) {
   ++clock_;
   for (const block_id b : blocks) {
     change(cell_of(b), [&](cell &in) {
@@ -308,7 +301,54 @@ status block_arena::claim(std::span<const block_id> blocks, stream_ref stream) {
     });
   }
   stats_.used += blocks.size();
+}
+
+status block_arena::claim(std::span<const block_id> blocks, stream_ref stream) {
+  const operation_scope scope("kv::block_arena::claim");
+  STILLMAP_RETURN_IF_ERROR(group_store::check(stream));
+  if (store_->suspended()) return suspended_error();
+  STILLMAP_RETURN_IF_ERROR(mark(blocks));
+  const status given = give_memory(blocks, [&]() -> status {
+    STILLMAP_RETURN_IF_ERROR(store_->start(stream));
+    return store_->finish();
+  });
+  if (given) {
+    use(blocks);
+  } else {
+    for (const block_id b : blocks) references_[b] = 0;
+  }
+  return given;
+}
+
+status block_arena::check_rests(std::span<const block_id> blocks) const {
+  for (const block_id b : blocks) {
+    const page_span pages = layout_.pages_of(first_block(cell_of(b)), blocks_of(cell_of(b)));
+    for (std::size_t g = pages.first; g < pages.end(); ++g) {
+      if (needs_[g] == 0 && store_->resting(static_cast<group_index>(g))) continue;
+      return make_error(errc::busy, "the arena has memory at the block's place: trim() first", b);
+    }
+  }
   return {};
+}
+
+status block_arena::adopt(std::span<const block_id> blocks, device_address from) {
+  const operation_scope scope("kv::block_arena::adopt");
+  if (store_->suspended()) return suspended_error();
+  if (!settled()) {
+    return make_error(errc::busy, "the arena's worker changes its memory: begin_step() first");
+  }
+  STILLMAP_RETURN_IF_ERROR(mark(blocks));
+  status given = check_rests(blocks);
+  if (given) given = give_memory(blocks, [&] { return store_->adopt(from); });
+  if (given) {
+    use(blocks);
+    return given;
+  }
+  for (const block_id b : blocks) references_[b] = 0;
+  for (const std::uint32_t c : pending_) remove_memory(c);  // wishes that were not queued
+  pending_.clear();
+  free_pending_ = 0;
+  return given;
 }
 
 status block_arena::retain(std::span<const block_id> blocks) {

@@ -119,6 +119,16 @@ class block_arena {
   //          busy (suspended), those of begin_step().
   // Stream:  as prepare(). Cost: as prepare() and begin_step().
   status claim(std::span<const block_id> blocks, stream_ref stream);
+  // As claim(), with the pages that another process's arena had at the same places: no byte is copied. `from` is where
+  // that one's range() is mapped here; the pages stay there, too, until their owner unmaps them.
+  // Requires: the arena was of the same shape, layout and number of blocks, and had the blocks; device work on them is
+  //           done.
+  // Ensures:  failure: nothing changed.
+  // Errors:   invalid_argument (as claim(); the page groups of the blocks are not mapped at `from` in whole pages), busy
+  //           (the arena has memory at the place of a block: value = the block, trim() first; begin_step() is missing;
+  //           suspended), the driver's, out_of_memory (of the host).
+  // Cost:     one map a page, one set-access a range and run of page groups.
+  status adopt(std::span<const block_id> blocks, device_address from);
   // One reference more to each block: it is used, or cached.
   // Errors: invalid_argument (a block that is free, or is none: value, limit = blocks()).
   status retain(std::span<const block_id> blocks);
@@ -192,7 +202,10 @@ class block_arena {
   std::size_t take(std::uint32_t c, std::span<block_id> out);
   status check(block_id b) const;
   status mark(std::span<const block_id> blocks);
-  status give_memory(std::span<const block_id> blocks, stream_ref stream);
+  template <class Work>
+  status give_memory(std::span<const block_id> blocks, const Work &work);
+  void use(std::span<const block_id> blocks);
+  status check_rests(std::span<const block_id> blocks) const;
   status copy(std::span<const block_move> moves, stream_ref stream) const;
   status release_one(block_id b, contents then);
   std::size_t block_total_bytes() const {

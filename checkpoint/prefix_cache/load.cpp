@@ -2,6 +2,7 @@
 
 #include "stillmap/checkpoint/base/file_error.h"
 #include "stillmap/checkpoint/prefix_cache/internal/block_pages.h"
+#include "stillmap/checkpoint/prefix_cache/internal/destination.h"
 #include "stillmap/checkpoint/prefix_cache/internal/record.h"
 #include "stillmap/checkpoint/prefix_cache/prefix_cache.h"
 #include "stillmap/checkpoint/snapshot/restore_contents.h"
@@ -11,11 +12,6 @@
 namespace stillmap::prefix_cache {
 namespace {
 
-tl::unexpected<error> differs(const char *reason, std::string found, std::string expected) {
-  const error e = make_error(errc::invalid_argument, reason).value();
-  return tl::unexpected(e.with({.found = std::move(found), .expected = std::move(expected)}));
-}
-
 result<record> record_of(const image::manifest &m) {
   for (const image::manifest::note &n : m.notes) {
     if (n.name == record_note) return decode(n.bytes);
@@ -24,13 +20,13 @@ result<record> record_of(const image::manifest &m) {
 }
 
 status check_fits(const kv::block_arena &arena, const record &r, const image::manifest &m) {
-  if (const auto here = arena_shape::of(arena); r.shape != here) {
-    return differs("the image is of an arena of another shape", r.shape.text(), here.text());
-  }
+  STILLMAP_RETURN_IF_ERROR(check_shape(arena, r.shape));
   if (r.entries.empty()) return {};
   if (m.tags.size() != 1 || m.tags.front() != arena.tag()) {
-    return differs("the image is of an arena with another tag",
-                   m.tags.empty() ? std::string() : m.tags.front(), arena.tag());
+    const error e =
+        make_error(errc::invalid_argument, "the image is of an arena with another tag").value();
+    return tl::unexpected(e.with(
+        {.found = m.tags.empty() ? std::string() : m.tags.front(), .expected = arena.tag()}));
   }
   return {};
 }
@@ -81,13 +77,9 @@ result<std::vector<entry>> load_from(kv::block_arena &arena, const image::reader
   whole.threads = static_cast<unsigned>(options.threads);
   whole.cancel = options.cancel;
   STILLMAP_RETURN_IF_ERROR(from.verify(whole));
-  std::vector<kv::block_id> blocks;
-  for (const entry &e : r.entries) blocks.push_back(e.block);
+  const std::vector<kv::block_id> blocks = blocks_of(r.entries);
   STILLMAP_RETURN_IF_ERROR(fill(arena, from, blocks, stream, options));
-  // One at a time: the first ones are those that were used longest ago.
-  for (const kv::block_id &b : blocks) {
-    static_cast<void>(arena.release({&b, 1}, kv::block_arena::contents::keep));
-  }
+  keep_in_order(arena, blocks);
   return std::move(r.entries);
 }
 
@@ -96,11 +88,7 @@ result<std::vector<entry>> load_from(kv::block_arena &arena, const image::reader
 result<std::vector<entry>> load(kv::block_arena &arena, const std::string &path, stream_ref stream,
                                 const load_options &options) {
   return with_host_memory("prefix_cache::load", [&]() -> result<std::vector<entry>> {
-    const kv::block_arena_stats now = arena.stats();
-    if (now.used + now.cached != 0) {
-      return make_error(errc::busy, "the arena has blocks in use: load into one that has none",
-                        now.used + now.cached, 0, error_unit::items);
-    }
+    STILLMAP_RETURN_IF_ERROR(check_unused(arena));
     STILLMAP_ASSIGN_OR_RETURN(const auto from, image::reader::open(path, options.image));
     return checkpoint::in_file(load_from(arena, from, stream, options), path);
   });

@@ -1,5 +1,5 @@
-// A prefix cache that survives a restart: blocks of a KV arena and the keys by which an engine finds them, as one
-// image. docs/kv_restart.md
+// A prefix cache that outlives its process: blocks of a KV arena and the keys by which an engine finds them, as one
+// image, or handed off to another process. docs/kv_restart.md
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "stillmap/allocators/kv/block_arena.h"
+#include "stillmap/checkpoint/common/restored_memory.h"
+#include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/checkpoint/image/reader.h"
 #include "stillmap/checkpoint/image/writer.h"
 #include "stillmap/vmm/stream.h"
@@ -16,6 +18,7 @@
 namespace stillmap::prefix_cache {
 
 inline constexpr std::size_t max_key_bytes = 4096;
+inline constexpr std::size_t max_table_bytes = std::size_t{16} << 20;  // of one handoff
 // The name of the note that has the arena's shape and the entries.
 inline constexpr const char *record_note = "stillmap.prefix_cache";
 
@@ -59,5 +62,32 @@ struct load_options {
 // Cost:     as kv::block_arena::claim, and one copy a chunk; the file is read twice.
 result<std::vector<entry>> load(kv::block_arena &arena, const std::string &path, stream_ref stream,
                                 const load_options &options = {});
+
+// Hands the memory of the arena off to another process of this machine, which has called handoff::receive(), together
+// with the entries, in their order. The entries travel in memory of their own, with the tag table_tag(arena.tag()). What is
+// free in the arena is given back first.
+// Requires: as save(); the pool of the arena has exportable = posix_fd, and no other memory has the arena's tag. Blocks
+//           that no entry names are lost.
+// Ensures:  success: the arena has no memory any more, and can only be destroyed. Failure: it has all of its blocks.
+// Errors:   as save() (a table over max_table_bytes: value, limit); busy (other memory has the tag: value = blocks of
+//           addresses); those of kv::block_arena::trim and handoff::send.
+// Threads:  as the arena.
+// Stream:   waits for the device's work.
+// Cost:     as handoff::send, and a page for the entries.
+result<handoff::sent_memory> send(kv::block_arena &arena, std::span<const entry> entries,
+                                  handoff::connection &to,
+                                  const handoff::handoff_options &options = {});
+std::string table_tag(const std::string &arena_tag);
+
+// Moves blocks that came so into an arena of this process, under their ids, as cached blocks, and returns the entries
+// as they were sent. No byte is copied. What is free in the arena is given back first.
+// Requires: as load(). `from` is what handoff::receive() returned, or memory restored otherwise with both tags.
+// Ensures:  `from` is unchanged: destroy it, and what no block needs is released. Failure: no block is used or cached.
+// Errors:   invalid_argument (another shape: detail().found = that of `from`, expected = the arena's; no prefix cache
+//           with the arena's tag; another device), busy (the arena has blocks in use: value), corrupt (the entries
+//           cannot be read, or name a block that is none, or twice), those of kv::block_arena::trim and adopt.
+// Threads:  as the arena. Stream: waits for the device's work.
+// Cost:     as kv::block_arena::adopt, and two copies to the host.
+result<std::vector<entry>> adopt(kv::block_arena &arena, const checkpoint::restored_memory &from);
 
 }  // namespace stillmap::prefix_cache

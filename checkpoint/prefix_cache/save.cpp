@@ -1,7 +1,5 @@
-#include <algorithm>
-#include <optional>
-
 #include "stillmap/checkpoint/prefix_cache/internal/block_pages.h"
+#include "stillmap/checkpoint/prefix_cache/internal/check_entries.h"
 #include "stillmap/checkpoint/prefix_cache/internal/record.h"
 #include "stillmap/checkpoint/prefix_cache/prefix_cache.h"
 #include "stillmap/checkpoint/snapshot/snapshot.h"
@@ -9,32 +7,10 @@
 #include "stillmap/vmm/base/try.h"
 
 namespace stillmap::prefix_cache {
-namespace {
-
-status check(const kv::block_arena &arena, std::span<const entry> entries) {
-  if (!arena.settled()) {
-    return make_error(errc::busy, "the arena's worker changes its memory: begin_step() first");
-  }
-  std::vector<bool> seen(arena.blocks());
-  for (const entry &e : entries) {
-    if (!arena.has_contents(e.block) || seen[e.block]) {
-      return make_error(errc::invalid_argument, "the block is free, or is named twice", e.block);
-    }
-    seen[e.block] = true;
-    if (e.key.size() > max_key_bytes) {
-      return make_error(errc::invalid_argument, "the key is too long", e.key.size(), max_key_bytes,
-                        error_unit::bytes);
-    }
-  }
-  return {};
-}
-
-}  // namespace
-
 result<image::written> save(const kv::block_arena &arena, std::span<const entry> entries,
                             const std::string &path, const image::write_options &options) {
   return with_host_memory("prefix_cache::save", [&]() -> result<image::written> {
-    STILLMAP_RETURN_IF_ERROR(check(arena, entries));
+    STILLMAP_RETURN_IF_ERROR(check_entries(arena, entries));
     snapshot::save_options how;
     how.image = options;
     how.notes.push_back(

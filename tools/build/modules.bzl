@@ -30,7 +30,7 @@ STILLMAP_MODULES = {
     "checkpoint/snapshot": ["checkpoint/common", "checkpoint/image", "checkpoint/base", "vmm", "vmm/base"],
     "checkpoint/handoff": ["checkpoint/common", "checkpoint/base", "vmm", "vmm/base"],
     "checkpoint/publication": ["checkpoint/snapshot", "checkpoint/image", "checkpoint/common", "checkpoint/base", "vmm", "vmm/base"],
-    "checkpoint/prefix_cache": ["checkpoint/snapshot", "checkpoint/image", "checkpoint/common", "checkpoint/base", "allocators/kv", "vmm", "vmm/base"],
+    "checkpoint/prefix_cache": ["checkpoint/snapshot", "checkpoint/handoff", "checkpoint/image", "checkpoint/common", "checkpoint/base", "allocators/kv", "vmm", "vmm/base"],
     "checkpoint/process": ["checkpoint/suspend", "checkpoint/common", "checkpoint/base", "vmm", "vmm/base"],
     "checkpoint/migration": ["checkpoint/snapshot", "checkpoint/image", "checkpoint/common", "checkpoint/base", "vmm", "vmm/base"],
     "checkpoint/control": ["checkpoint/migration", "checkpoint/handoff", "checkpoint/snapshot", "checkpoint/image", "checkpoint/suspend", "checkpoint/common", "checkpoint/base", "vmm", "vmm/base"],

@@ -256,6 +256,21 @@ result<std::size_t> group_store::settle() {
   return created - std::min<std::size_t>(created, pool_->stats().created.bytes());
 }
 
+status group_store::adopt(device_address from) {
+  if (suspended()) return suspended_error();
+  {
+    const lock_guard lock(mutex_);
+    round like;
+    like.operation = operation_scope::current();
+    like.device_is_idle = true;
+    like.adopted_from = from;
+    STILLMAP_RETURN_IF_ERROR(queue_round_locked(false, std::move(like)));
+    if (!working_) return {};
+  }
+  work();
+  return finish();
+}
+
 // Takes the wishes of now, and of what is given up if `with_unmaps`, all or none; and starts the worker, if it is idle
 // and not on this thread.
 status group_store::queue_round_locked(bool with_unmaps, round like) {
@@ -426,6 +441,11 @@ status group_store::unmap(const round &r) const {
 // Maps as many of the groups as there is memory for.
 status group_store::map(round &r) {
   STILLMAP_RETURN_IF_ERROR(collect_retiring(r.maps));
+  if (r.adopted_from) {
+    status adopted = map_adopted(r);
+    r.mapped = adopted ? r.maps.size() : 0;
+    return adopted;
+  }
   const status all = map_first(r, r.maps.size());
   r.mapped = all ? r.maps.size() : 0;
   const auto is_short = [](const error &e) {  // of the device's memory
@@ -441,17 +461,36 @@ status group_store::map(round &r) {
 status group_store::map_first(const round &r, std::size_t n) {
   std::vector<page_ptr> pages;
   STILLMAP_RETURN_IF_ERROR(pool_->acquire(n * layout_.ranges(), pages));
-  for (const page_ptr &p : pages) {
-    if (p.pool() != pool_ && std::find(guests_.begin(), guests_.end(), p.pool()) == guests_.end()) {
-      guests_.push_back(p.pool());
-    }
-  }
+  for (const page_ptr &p : pages) keep_pool(p);
   remap_plan plan({{on_device(device_.ordinal()), access_mode::read_write}});
   auto page = pages.begin();
   for (std::uint32_t range = 0; range < layout_.ranges(); ++range) {
     for (std::size_t i = 0; i < n; ++i) plan.map(address(range, r.maps[i]), std::move(*page++));
   }
   return device_.space().apply(std::move(plan));
+}
+
+// The pages have both addresses then.
+status group_store::map_adopted(const round &r) {
+  remap_plan plan({{on_device(device_.ordinal()), access_mode::read_write}});
+  const std::size_t page = layout_.page_bytes();
+  for (std::uint32_t range = 0; range < layout_.ranges(); ++range) {
+    for_each_run(r.maps, [&](group_index first, std::size_t n) {
+      const virtual_range source{*r.adopted_from + (range * groups_ + first) * page, n * page};
+      for (const mapping_record &m : device_.space().mappings(source)) {
+        if (m.backing) keep_pool(m.backing);
+      }
+      plan.alias(address(range, first), source);
+    });
+  }
+  return device_.space().apply(std::move(plan));
+}
+
+void group_store::keep_pool(const page_ptr &p) {
+  if (p.pool() == pool_ || std::find(guests_.begin(), guests_.end(), p.pool()) != guests_.end()) {
+    return;
+  }
+  guests_.push_back(p.pool());
 }
 
 void group_store::fail_locked(const error &e) {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -92,6 +93,11 @@ class group_store {
   // back meanwhile. Errors: the driver's, busy (suspended), out_of_memory (of the host). A wish that failed is reported
   // by finish().
   result<std::size_t> settle() STILLMAP_EXCLUDES(mutex_);
+  // What is wished for gets the pages that are mapped at the same places of a range of this size that begins at `from`,
+  // all of it or none. They stay mapped there.
+  // Requires: idle(), and the device's work on `from` is done. Errors: invalid_argument (no whole pages are there), the
+  //           driver's, busy (suspended), out_of_memory (of the host; the wishes stay).
+  status adopt(device_address from) STILLMAP_EXCLUDES(mutex_);
 
  private:
   enum class state : std::uint8_t {
@@ -115,8 +121,9 @@ class group_store {
   // What the worker does at a time. Groups are in order of address.
   struct round {
     stream_ref stream = stream_ref::legacy();
-    const char *operation = "";   // of its errors
-    bool device_is_idle = false;  // nothing is waited for
+    const char *operation = "";                    // of its errors
+    bool device_is_idle = false;                   // nothing is waited for
+    std::optional<device_address> adopted_from{};  // `maps` get the pages that are there
     std::vector<group_index> shares, sources, unmaps, maps;
     std::vector<state> before;  // of `unmaps`
     // What has come of it.
@@ -138,6 +145,8 @@ class group_store {
   status unmap(const round &r) const;
   status map(round &r);
   status map_first(const round &r, std::size_t n);
+  status map_adopted(const round &r);
+  void keep_pool(const page_ptr &p);
   void publish_locked(const round &r) STILLMAP_REQUIRES(mutex_);
   void publish_wish_locked(group_index g, bool is_done, state when_unwanted)
       STILLMAP_REQUIRES(mutex_);
