@@ -51,7 +51,7 @@ group_store::group_store(const stillmap::device &d, const layout &l, options o,
       trims_pool_(o.trims_pool),
       suspension_(std::move(s)),
       block_(std::move(block)),
-      states_(o.groups, state::none) {
+      states_(o.groups) {
   if (!o.sharing) return;
   next_.resize(groups_);
   for (std::size_t g = 0; g < groups_; ++g) next_[g] = static_cast<group_index>(g);
@@ -99,22 +99,22 @@ void group_store::leave_locked(group_index g) {
 
 void group_store::want(group_index g) {
   const lock_guard lock(mutex_);
-  switch (states_[g]) {
+  switch (state_of(g)) {
     case state::none:
-      states_[g] = state::queued;
+      set_locked(g, state::queued);
       return touch_locked(g);
     case state::leaving:
       ++mapped_;
-      states_[g] = state::mapped;
+      set_locked(g, state::mapped);
       return;
     case state::leaving_shared:
-      states_[g] = state::leaving_wanted;
+      set_locked(g, state::leaving_wanted);
       return;
     case state::mapping_unwanted:
-      states_[g] = state::mapping;
+      set_locked(g, state::mapping);
       return;
     case state::unmapping:
-      states_[g] = state::unmapping_wanted;
+      set_locked(g, state::unmapping_wanted);
       return;
     default:
       return;
@@ -123,33 +123,33 @@ void group_store::want(group_index g) {
 
 void group_store::want_shared(group_index g, group_index from) {
   const lock_guard lock(mutex_);
-  if (states_[g] != state::none) return;
+  if (state_of(g) != state::none) return;
   sources_[g] = from;
   join_locked(g, from);
-  states_[g] = state::queued;
+  set_locked(g, state::queued);
   touch_locked(g);
 }
 
 void group_store::give_up(group_index g) {
   const lock_guard lock(mutex_);
   const bool was_shared = shared_locked(g);
-  switch (states_[g]) {
+  switch (state_of(g)) {
     case state::queued:
-      states_[g] = state::none;
+      set_locked(g, state::none);
       if (!sources_.empty()) sources_[g] = no_group;
       break;
     case state::leaving_wanted:
-      states_[g] = state::leaving_shared;
+      set_locked(g, state::leaving_shared);
       break;
     case state::mapping:
-      states_[g] = state::mapping_unwanted;
+      set_locked(g, state::mapping_unwanted);
       break;
     case state::unmapping_wanted:
-      states_[g] = state::unmapping;
+      set_locked(g, state::unmapping);
       break;
     case state::mapped:
       --mapped_;
-      states_[g] = was_shared ? state::leaving_shared : state::leaving;
+      set_locked(g, was_shared ? state::leaving_shared : state::leaving);
       touch_locked(g);
       break;
     default:
@@ -159,14 +159,13 @@ void group_store::give_up(group_index g) {
 }
 
 bool group_store::mapped(group_index g) const {
-  const lock_guard lock(mutex_);
-  return states_[g] == state::mapped;
+  return state_of(g) == state::mapped;
 }
 
 bool group_store::waiting(group_index g) const {
-  const lock_guard lock(mutex_);
-  return states_[g] == state::queued || states_[g] == state::mapping ||
-         states_[g] == state::unmapping_wanted || states_[g] == state::leaving_wanted;
+  const state now = state_of(g);
+  return now == state::queued || now == state::mapping || now == state::unmapping_wanted ||
+         now == state::leaving_wanted;
 }
 
 bool group_store::shared(group_index g) const {
@@ -175,8 +174,7 @@ bool group_store::shared(group_index g) const {
 }
 
 bool group_store::resting(group_index g) const {
-  const lock_guard lock(mutex_);
-  return states_[g] == state::none;
+  return state_of(g) == state::none;
 }
 
 std::size_t group_store::mapped_groups() const {
@@ -189,7 +187,7 @@ std::size_t group_store::distinct_groups() const {
   std::vector<bool> seen(next_.size());
   std::size_t n = 0;
   for (std::size_t g = 0; g < groups_; ++g) {
-    if (states_[g] != state::mapped || (!seen.empty() && seen[g])) continue;
+    if (state_of(g) != state::mapped || (!seen.empty() && seen[g])) continue;
     ++n;
     if (seen.empty()) continue;
     for (group_index other = next_[g]; other != g; other = next_[other]) seen[other] = true;
@@ -280,7 +278,7 @@ status group_store::queue_round_locked(bool with_unmaps, round like) {
     const auto each = [&](const auto &on_wish, const auto &on_leaving) STILLMAP_REQUIRES(mutex_) {
       for (std::size_t i = first_; i < end_; ++i) {
         const auto g = static_cast<group_index>(i);
-        const state now = states_[g];
+        const state now = state_of(g);
         if (now == state::queued) {
           on_wish(g, !sources_.empty() && sources_[g] != no_group);
         } else if (with_unmaps && (now == state::leaving || now == state::leaving_shared ||
@@ -315,16 +313,16 @@ status group_store::queue_round_locked(bool with_unmaps, round like) {
     operation_ = r.operation;
     each(
         [&](group_index g, bool share) STILLMAP_REQUIRES(mutex_) {
-          states_[g] = state::mapping;
+          set_locked(g, state::mapping);
           if (!share) return r.maps.push_back(g);
           r.shares.push_back(g);
           r.sources.push_back(sources_[g]);
         },
         [&](group_index g) STILLMAP_REQUIRES(mutex_) {
           r.unmaps.push_back(g);
-          r.before.push_back(states_[g]);
-          states_[g] =
-              states_[g] == state::leaving_wanted ? state::unmapping_wanted : state::unmapping;
+          const state now = state_of(g);
+          r.before.push_back(now);
+          set_locked(g, now == state::leaving_wanted ? state::unmapping_wanted : state::unmapping);
         });
     if (with_unmaps) {
       first_ = SIZE_MAX;
@@ -505,17 +503,17 @@ void group_store::publish_locked(const round &r) {
   }
   for (std::size_t i = 0; i < r.unmaps.size(); ++i) {
     const group_index g = r.unmaps[i];
-    const bool wanted = states_[g] == state::unmapping_wanted;
+    const bool wanted = state_of(g) == state::unmapping_wanted;
     if (r.is_unmapped) {
-      states_[g] = wanted ? state::queued : state::none;
+      set_locked(g, wanted ? state::queued : state::none);
       follow_up_ = follow_up_ || wanted;
     } else if (r.before[i] == state::leaving) {
-      states_[g] = wanted ? state::mapped : state::leaving;
+      set_locked(g, wanted ? state::mapped : state::leaving);
       mapped_ += wanted ? 1 : 0;
     } else {  // its pages may be another's
-      states_[g] = wanted ? state::leaving_wanted : state::leaving_shared;
+      set_locked(g, wanted ? state::leaving_wanted : state::leaving_shared);
     }
-    if (states_[g] != state::none && states_[g] != state::mapped) touch_locked(g);
+    if (state_of(g) != state::none && state_of(g) != state::mapped) touch_locked(g);
   }
   for (std::size_t i = 0; i < r.maps.size(); ++i) {
     publish_wish_locked(r.maps[i], i < r.mapped, state::leaving);
@@ -523,16 +521,16 @@ void group_store::publish_locked(const round &r) {
 }
 
 void group_store::publish_wish_locked(group_index g, bool is_done, state when_unwanted) {
-  const bool wanted = states_[g] == state::mapping;
+  const bool wanted = state_of(g) == state::mapping;
   if (is_done) {
-    states_[g] = wanted ? state::mapped : when_unwanted;
+    set_locked(g, wanted ? state::mapped : when_unwanted);
     if (wanted) {
       ++mapped_;
     } else {
       touch_locked(g);
     }
   } else {
-    states_[g] = state::none;
+    set_locked(g, state::none);
   }
 }
 

@@ -60,13 +60,13 @@ class group_store {
   void give_up(group_index g) STILLMAP_EXCLUDES(mutex_);
 
   // It has memory, and is not given up.
-  bool mapped(group_index g) const STILLMAP_EXCLUDES(mutex_);
+  bool mapped(group_index g) const;
   // Other groups that are not given up have its pages, too, or shall have them.
   bool shared(group_index g) const STILLMAP_EXCLUDES(mutex_);
   // It has no memory yet, and a wish.
-  bool waiting(group_index g) const STILLMAP_EXCLUDES(mutex_);
+  bool waiting(group_index g) const;
   // It has no memory, no wish, and is not being unmapped.
-  bool resting(group_index g) const STILLMAP_EXCLUDES(mutex_);
+  bool resting(group_index g) const;
   // Groups that are mapped(). The second counts those that share pages once, by looking at all groups; it may throw
   // std::bad_alloc.
   std::size_t mapped_groups() const STILLMAP_EXCLUDES(mutex_);
@@ -152,6 +152,10 @@ class group_store {
       STILLMAP_REQUIRES(mutex_);
   void fail_locked(const error &e) STILLMAP_REQUIRES(mutex_);
   status wait_for_device() const;
+  state state_of(group_index g) const { return states_[g].load(std::memory_order_acquire); }
+  void set_locked(group_index g, state s) STILLMAP_REQUIRES(mutex_) {
+    states_[g].store(s, std::memory_order_release);
+  }
   void touch_locked(group_index g) STILLMAP_REQUIRES(mutex_);
   void join_locked(group_index g, group_index other) STILLMAP_REQUIRES(mutex_);
   void leave_locked(group_index g) STILLMAP_REQUIRES(mutex_);
@@ -169,7 +173,8 @@ class group_store {
 
   mutable mutex mutex_;
   condition_variable idle_;
-  std::vector<state> states_ STILLMAP_GUARDED_BY(mutex_);
+  // Read without a lock, as a step asks for each group of each sequence. Written by set_locked() alone.
+  std::vector<std::atomic<state>> states_;
   // Groups that share pages are in one ring. Empty where nothing is shared.
   std::vector<group_index> next_ STILLMAP_GUARDED_BY(mutex_), previous_ STILLMAP_GUARDED_BY(mutex_);
   std::vector<group_index> sources_ STILLMAP_GUARDED_BY(mutex_);  // no_group: pages of its own
