@@ -24,7 +24,10 @@ void for_each_run(std::span<const group_index> sorted, const Act &act) {
 }  // namespace
 
 tl::unexpected<error> suspended_error() noexcept {
-  return make_error(errc::busy, "the arena's memory is suspended: resume its tag first");
+  return make_error(
+      errc::busy,
+      "the arena's memory is suspended: resume its tag; or destroy the arena, if the tag was "
+      "forgotten");
 }
 
 result<std::unique_ptr<group_store>> group_store::create(const stillmap::device &d, const layout &l,

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <string>
 #include <thread>
 
 #include "stillmap/allocators/kv/block_arena.h"
@@ -68,6 +69,19 @@ class kv_arena : public testing::buffer_test {
   void step(kv::block_arena &a, std::size_t blocks) {
     ASSERT_DONE(a.prepare(blocks, stream_ref::legacy()));
     ASSERT_DONE(a.begin_step());
+  }
+  // As suspender::forget() does it.
+  void forget(virtual_range pages) const {
+    remap_plan away({});
+    away.suspend(pages, 7);
+    ASSERT_DONE(dev().space().apply(std::move(away)));
+    dev().space().release_suspended(pages, 7);
+  }
+  static ::testing::AssertionResult says_forgotten(const status &s, const char *operation) {
+    if (!s && s.error().message().find("forgotten") == std::string::npos) {
+      return ::testing::AssertionFailure() << s.error().message();
+    }
+    return fails_with(s, errc::busy, operation);
   }
   std::size_t device_bytes() const { return dev().space().stats().physical.bytes(); }
 
@@ -577,6 +591,62 @@ TEST_F(kv_arena, nothing_begins_while_memory_is_suspended) {
   ASSERT_DONE(dev().space().apply(std::move(back)));
   step(*a, 8);
   EXPECT_EQ(a->stats().free, 8u);
+}
+
+// What the memory of a block arena held is forgotten: each call says so or changes ids only, and none maps or unmaps.
+TEST_F(kv_arena, forgotten_blocks_stay_without_memory) {
+  const auto a = block_arena(32, 4);
+  step(*a, 8);
+  std::array<block_id, 2> used{}, cached{};
+  ASSERT_DONE(a->allocate(used));
+  ASSERT_DONE(a->allocate(cached));
+  ASSERT_DONE(a->release(cached, kv::block_arena::contents::keep));
+  forget({a->tensor(0, 0), page()});
+  const std::uint64_t mapped = maps(), unmapped = unmaps();
+  const std::array<block_id, 1> other{20};
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(says_forgotten(a->prepare(16, stream_ref::legacy()), "kv::block_arena::prepare"));
+    EXPECT_TRUE(says_forgotten(a->begin_step(), "kv::block_arena::begin_step"));
+    EXPECT_TRUE(says_forgotten(a->claim(other, stream_ref::legacy()), "kv::block_arena::claim"));
+    EXPECT_TRUE(says_forgotten(a->adopt(other, a->tensor(0, 0)), "kv::block_arena::adopt"));
+    EXPECT_TRUE(
+        says_forgotten(outcome(a->compact(9, stream_ref::legacy())), "kv::block_arena::compact"));
+    EXPECT_TRUE(says_forgotten(outcome(a->trim()), "kv::block_arena::trim"));
+  }
+  std::vector<block_id> evicted;
+  ASSERT_DONE(a->evict(9, evicted));
+  EXPECT_EQ(evicted.size(), 2u);
+  ASSERT_DONE(a->retain(used));
+  ASSERT_DONE(a->release(used));
+  ASSERT_DONE(a->release(used));
+  EXPECT_EQ(a->stats().used + a->stats().cached, 0u);
+  EXPECT_EQ(maps(), mapped);
+  EXPECT_EQ(unmaps(), unmapped);
+}
+
+// A fork waits for its memory, and a removed sequence's is to be taken, as it is forgotten.
+TEST_F(kv_arena, forgotten_sequences_stay_without_memory) {
+  const auto a = sequence_arena(64, 8);
+  const auto one = a->add().value(), two = a->add().value(), three = a->add().value();
+  for (const auto s : {one, two, three}) ASSERT_DONE(a->reserve(s, 40));
+  step(*a);
+  const auto copy = a->fork(one, 24).value();
+  ASSERT_DONE(a->remove(two));
+  forget({a->tensor(one, 0, 0), page()});
+  const std::uint64_t mapped = maps(), unmapped = unmaps();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(says_forgotten(a->prepare(stream_ref::legacy()), "kv::sequence_arena::prepare"));
+    EXPECT_TRUE(
+        says_forgotten(a->begin_step(stream_ref::legacy()), "kv::sequence_arena::begin_step"));
+    EXPECT_TRUE(says_forgotten(outcome(a->trim()), "kv::sequence_arena::trim"));
+  }
+  ASSERT_DONE(a->reserve(three, 64));
+  EXPECT_EQ(a->capacity(three), 48u);
+  EXPECT_EQ(a->capacity(copy), 0u);
+  ASSERT_DONE(a->add());
+  for (const auto s : {copy, one, three}) ASSERT_DONE(a->remove(s));
+  EXPECT_EQ(maps(), mapped);
+  EXPECT_EQ(unmaps(), unmapped);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "stillmap/vmm/address_space.h"
+#include "stillmap/vmm/remap.h"
 
 #include "tests/support/buffer_test.h"
 
@@ -111,6 +112,29 @@ TEST_F(kv_block_memory, refuses_blocks_that_there_are_not) {
   }
   EXPECT_FALSE(memory_->is_committed(63, 2));
   EXPECT_EQ(memory_->stats().pending, 0u);
+}
+
+// Each call says so or writes a wish only, and none maps or unmaps.
+TEST_F(kv_block_memory, forgotten_blocks_stay_without_memory) {
+  ASSERT_DONE(memory_->commit(0, 8));
+  ASSERT_DONE(step());
+  const virtual_range first{memory_->tensor(0, 0), page()};
+  remap_plan away({});
+  away.suspend(first, 7);
+  ASSERT_DONE(dev().space().apply(std::move(away)));
+  dev().space().release_suspended(first, 7);
+  const std::size_t mapped = memory_->stats().mapped_bytes;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_DONE(memory_->commit(16, 4));
+    ASSERT_DONE(memory_->decommit(0, 4));
+    EXPECT_TRUE(fails_with(memory_->prepare(stream_ref::legacy()), errc::busy,
+                           "kv::block_memory::prepare"));
+    EXPECT_TRUE(fails_with(memory_->begin_step(), errc::busy, "kv::block_memory::begin_step"));
+    EXPECT_TRUE(fails_with(outcome(memory_->trim()), errc::busy, "kv::block_memory::trim"));
+    EXPECT_FALSE(memory_->is_committed(16, 4));
+    EXPECT_EQ(memory_->stats().pending, 4u);
+    EXPECT_EQ(memory_->stats().mapped_bytes, mapped - memory_->layout().group_bytes());
+  }
 }
 
 }  // namespace
