@@ -89,6 +89,7 @@ std::size_t block_arena::list_of(std::uint32_t c) const {
 }
 
 void block_arena::link(std::uint32_t c) {
+  if (free_blocks_of(c) == blocks_of(c)) free_whole_ += blocks_of(c);
   std::uint32_t &head = lists_[list_of(c)];
   cells_[c].previous = none;
   cells_[c].next = head;
@@ -97,6 +98,7 @@ void block_arena::link(std::uint32_t c) {
 }
 
 void block_arena::unlink(std::uint32_t c) {
+  if (free_blocks_of(c) == blocks_of(c)) free_whole_ -= blocks_of(c);
   const cell &gone = cells_[c];
   (gone.previous == none ? lists_[list_of(c)] : cells_[gone.previous].next) = gone.next;
   if (gone.next != none) cells_[gone.next].previous = gone.previous;
@@ -140,21 +142,41 @@ std::uint32_t block_arena::next_cell_without_memory() {
 
 // ---- steps -----------------------------------------------------------------------------------------
 
+status block_arena::prepare(std::span<const growth> growths, stream_ref stream) {
+  const operation_scope scope("kv::block_arena::prepare");
+  const std::size_t in_cell =
+      std::max<std::size_t>(1, layout_.page_bytes() / layout_.block_stride());
+  std::size_t blocks = 0, in_free_cells = 0;
+  for (const growth &g : growths) {
+    STILLMAP_RETURN_IF_ERROR(check_continued(g.after));
+    const std::size_t beside = g.after ? free_blocks_of(cell_of(*g.after)) : 0;
+    const std::size_t most = std::min(g.blocks, blocks_);  // allocate() says so, if there are fewer
+    blocks += most;
+    in_free_cells += divide_up(most - std::min(most, beside), in_cell) * in_cell;
+  }
+  return prepare_cells(blocks, in_free_cells, stream);
+}
+
 status block_arena::prepare(std::size_t free_blocks, stream_ref stream) {
   const operation_scope scope("kv::block_arena::prepare");
+  return prepare_cells(free_blocks, 0, stream);
+}
+
+status block_arena::prepare_cells(std::size_t blocks, std::size_t in_free_cells,
+                                  stream_ref stream) {
   STILLMAP_RETURN_IF_ERROR(group_store::check(stream));
   if (store_->suspended()) return suspended_error();
-  while (free_ready_ + free_pending_ < free_blocks) {
+  needed_ = std::min(blocks, blocks_);
+  while (free_ready_ + free_pending_ < blocks || free_whole_ + free_pending_ < in_free_cells) {
     const std::uint32_t c = next_cell_without_memory();
     if (c == none) break;  // allocate() says so, if the blocks are really asked for
     add_memory(c);
   }
-  const std::size_t keep =
-      free_blocks > SIZE_MAX - spare_blocks_ ? SIZE_MAX : free_blocks + spare_blocks_;
   for (std::uint32_t c = lists_.back(); c != none;) {
     const std::uint32_t next = cells_[c].next;
+    const std::size_t all = free_ready_ + free_pending_, whole = free_whole_ + free_pending_;
     const std::size_t freed = blocks_of(c);
-    if (free_ready_ + free_pending_ < keep || free_ready_ + free_pending_ - freed < keep) break;
+    if (all < freed + blocks || whole < freed + in_free_cells + spare_blocks_) break;
     unlink(c);
     cells_[c].ready = false;
     free_ready_ -= freed;
@@ -172,7 +194,8 @@ status block_arena::begin_step() {
   if (!store_->idle()) ++stats_.steps_that_waited;
   const status done = store_->finish();
   take_ready();
-  return done;
+  const bool is_enough = !done && done.error().is(errc::out_of_memory) && free_ready_ >= needed_;
+  return is_enough ? status{} : done;
 }
 
 // After the worker: cells whose page groups all have memory are ready. Where a wish failed, they give up the others;
@@ -203,18 +226,17 @@ void block_arena::take_ready() {
 
 // ---- blocks ----------------------------------------------------------------------------------------
 
-// For `wanted` blocks, which stay together if they can: the cell in use with the fewest free blocks that has as many;
-// for as many as a cell has, a free cell; the cell in use with the most free blocks; a free one.
+// For `wanted` blocks: a free cell; the cell with the fewest free blocks that has as many; the one with the most.
 std::uint32_t block_arena::choose_cell(std::size_t wanted) const {
   const std::size_t empty = lists_.size() - 1;
+  if (lists_[empty] != none) return lists_[empty];
   for (std::size_t n = std::min(wanted, empty); n < empty; ++n) {
     if (lists_[n] != none) return lists_[n];
   }
-  if (wanted >= empty - 1 && lists_[empty] != none) return lists_[empty];
   for (std::size_t n = std::min(wanted, empty); n-- > 1;) {
     if (lists_[n] != none) return lists_[n];
   }
-  return lists_[empty];
+  return none;
 }
 
 // Takes free blocks of a ready cell, in order, until `out` is full. Returns how many.
@@ -236,13 +258,7 @@ std::size_t block_arena::take(std::uint32_t c, std::span<block_id> out) {
 
 status block_arena::allocate(std::span<block_id> out, std::optional<block_id> after) {
   const operation_scope scope("kv::block_arena::allocate");
-  if (after) {
-    STILLMAP_RETURN_IF_ERROR(check(*after));
-    if (references_[*after] == 0 || references_[*after] == is_cached) {
-      return make_error(errc::invalid_argument,
-                        "the block that the first one continues is not used", *after);
-    }
-  }
+  STILLMAP_RETURN_IF_ERROR(check_continued(after));
   if (out.size() > free_ready_) {
     return make_error(
         errc::out_of_memory, "fewer free blocks have memory: prepare more, or free some",
@@ -255,6 +271,14 @@ status block_arena::allocate(std::span<block_id> out, std::optional<block_id> af
   }
   while (!out.empty()) out = out.subspan(take(choose_cell(out.size()), out));
   return {};
+}
+
+status block_arena::check_continued(std::optional<block_id> after) const {
+  if (!after) return {};
+  STILLMAP_RETURN_IF_ERROR(check(*after));
+  if (references_[*after] != 0 && references_[*after] != is_cached) return {};
+  return make_error(errc::invalid_argument, "the block that the first one continues is not used",
+                    *after);
 }
 
 status block_arena::check(block_id b) const {

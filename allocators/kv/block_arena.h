@@ -29,12 +29,18 @@ struct block_arena_options {
   std::size_t tokens_per_block = 16;
   std::size_t blocks = 0;              // the most there can be: addresses, not memory
   std::uint32_t layers_per_range = 0;  // 0: the rule of layout::create
-  // Blocks with memory that are kept beyond what prepare() is asked for, so that a load that rises and falls a little
-  // maps nothing.
-  std::size_t spare_blocks = 64;
+  // Blocks in free page groups that keep their memory beyond what prepare() is asked for, so that a load that rises and
+  // falls a little maps nothing.
+  std::size_t spare_blocks = 0;
   std::shared_ptr<page_pool>
       pool{};  // empty: one of its own, which gives back what a step does not need
   std::string tag = "kv cache";  // for suspend, snapshots and reports
+};
+
+// Blocks that a step needs for one sequence.
+struct growth {
+  std::size_t blocks = 0;
+  std::optional<block_id> after{};  // the sequence's last block; none where it begins
 };
 
 struct block_arena_stats {
@@ -89,15 +95,22 @@ class block_arena {
 
   // ---- steps ---------------------------------------------------------------------------------------
 
-  // The next step needs `free_blocks` blocks. The worker maps what is missing, and unmaps what is free beyond that and
-  // beyond spare_blocks, once `stream` has done what is queued on it. Call it while the step before runs.
-  // Errors: invalid_argument (the calling thread's default stream, which the worker cannot name), busy (suspended); of the
-  //         host: a thread or memory that cannot be had. The wishes stay for the next call then.
+  // The next step needs these blocks. The worker maps what is missing, and unmaps the page groups that are free beyond
+  // that and beyond spare_blocks, once `stream` has done what is queued on it. Call it while the step before runs.
+  // Each sequence gets page groups of its own, so that they are free when it ends; only where the device's memory is short
+  // is what is free in those of others enough.
+  // Errors: invalid_argument (a block `after` that is not used; the calling thread's default stream, which the worker
+  //         cannot name), busy (suspended); of the host: a thread or memory that cannot be had. The wishes stay for the
+  //         next call then.
   // Cost:   no driver call on this thread; where nothing is to do, no call at all.
+  status prepare(std::span<const growth> growths, stream_ref stream);
+  // The next step needs `free_blocks` blocks, wherever they are free, for an engine that does not know yet for which
+  // sequences. These then share page groups, and hold them until all of them have ended.
   status prepare(std::size_t free_blocks, stream_ref stream);
   // Waits for the worker, if it is not done. What it mapped can be allocated from now on.
-  // Errors: out_of_memory (value = bytes that were to be mapped, limit = bytes that there were for them: they are
-  //         mapped), busy (suspended), the driver's. The step may run with the blocks that there are.
+  // Errors: out_of_memory (fewer blocks are free than the latest prepare() was asked for: value = bytes that were to be
+  //         mapped, limit = bytes that there were for them: they are mapped), busy (suspended), the driver's. The step may
+  //         run with the blocks that there are.
   // Cost:   no driver call, no synchronisation of the device.
   status begin_step();
 
@@ -107,7 +120,8 @@ class block_arena {
   // ---- blocks --------------------------------------------------------------------------------------
 
   // Fills `out` with free blocks that have memory, each with one reference. `after`: the block that the first one
-  // continues; it is best the sequence's last.
+  // continues; it is best the sequence's last. Those beside it come first, then free page groups, then what is free in
+  // others.
   // Errors: out_of_memory (value = bytes of the blocks, limit = bytes of those that are free and have memory: prepare
   //         more, or free some), invalid_argument (`after` is not used).
   // Cost:   no driver call.
@@ -198,6 +212,8 @@ class block_arena {
   std::uint32_t next_cell_without_memory();
   bool frees_memory(std::uint32_t c) const;
   void take_ready();
+  status check_continued(std::optional<block_id> after) const;
+  status prepare_cells(std::size_t blocks, std::size_t in_free_cells, stream_ref stream);
   std::uint32_t choose_cell(std::size_t wanted) const;
   std::size_t take(std::uint32_t c, std::span<block_id> out);
   status check(block_id b) const;
@@ -225,6 +241,8 @@ class block_arena {
   std::vector<std::uint32_t> pending_;  // cells that the worker gives memory
   std::uint32_t lowest_unwanted_ = 0;   // no cell below has no memory
   std::size_t free_ready_ = 0, free_pending_ = 0;
+  std::size_t free_whole_ = 0;  // of free_ready_: in cells without contents
+  std::size_t needed_ = 0;      // blocks, by the latest prepare()
   std::uint32_t clock_ = 0;
   block_arena_stats stats_;
 };

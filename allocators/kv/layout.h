@@ -1,6 +1,6 @@
 // Where the keys and values of each token lie. An arena has one or more ranges of addresses of equal length; each
 // holds the tensors of some layers. In a range, all that those layers keep of one block lies together, and the next
-// block follows. docs/kv_arena.md#layout
+// block follows. docs/kv_layout.md
 #pragma once
 
 #include <cstddef>

@@ -29,7 +29,7 @@ struct sequence_arena_options {
   std::size_t sequences = 0;           // the most at once
   std::uint32_t layers_per_range = 0;  // 0: the rule of layout::create
   // Bytes of memory of removed sequences that are kept for new ones, which then map nothing.
-  std::size_t spare_bytes = std::size_t{64} << 20;
+  std::size_t spare_bytes = 0;
   std::shared_ptr<page_pool>
       pool{};  // empty: one of its own, which gives back what a step does not need
   std::string tag = "kv cache";  // for suspend, snapshots and reports

@@ -27,11 +27,14 @@ class block_mode final : public arena_mode<kv::block_arena, kv::block_arena_opti
       prefixes_.erase(p);
     }
     for (const step_events::begin &b : events.begun) STILLMAP_RETURN_IF_ERROR(begin(b));
-    std::size_t more = 0;
+    growths_.clear();
     for (const step_events::growth &g : events.grown) {
-      more += blocks_for(g.tokens) - sequences_[g.sequence].blocks.size();
+      const std::vector<kv::block_id> &blocks = sequences_[g.sequence].blocks;
+      const std::size_t more = blocks_for(g.tokens) - blocks.size();
+      if (more == 0) continue;
+      growths_.push_back({more, blocks.empty() ? std::nullopt : std::optional(blocks.back())});
     }
-    STILLMAP_ASSIGN_OR_RETURN(step_costs costs, begin_step(more));
+    STILLMAP_ASSIGN_OR_RETURN(step_costs costs, begin_step());
     for (const step_events::growth &g : events.grown) {
       std::vector<kv::block_id> &blocks = sequences_[g.sequence].blocks;
       const std::size_t had = blocks.size();
@@ -48,7 +51,8 @@ class block_mode final : public arena_mode<kv::block_arena, kv::block_arena_opti
     meter_.lap();
     STILLMAP_ASSIGN_OR_RETURN(const auto moves, arena_->compact(moved_at_once, stream_));
     if (!moves.empty()) rename(moves);
-    return begin_step(0);
+    growths_.clear();
+    return begin_step();
   }
 
  private:
@@ -64,8 +68,8 @@ class block_mode final : public arena_mode<kv::block_arena, kv::block_arena_opti
     return std::span(s.blocks).subspan(i * prefix_blocks, prefix_blocks);
   }
 
-  result<step_costs> begin_step(std::size_t more) {
-    return arena_mode::begin_step([&] { return arena_->prepare(more, stream_); },
+  result<step_costs> begin_step() {
+    return arena_mode::begin_step([&] { return arena_->prepare(growths_, stream_); },
                                   [&] { return arena_->begin_step(); });
   }
 
@@ -112,6 +116,7 @@ class block_mode final : public arena_mode<kv::block_arena, kv::block_arena_opti
   }
 
   std::vector<sequence> sequences_;
+  std::vector<kv::growth> growths_;  // of the next step
   std::unordered_map<prefix_id, std::vector<kv::block_id>> prefixes_;
 };
 

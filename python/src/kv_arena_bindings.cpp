@@ -260,7 +260,7 @@ void bind_kv_arena(nb::module_ &m) {
       nb::arg("tag") = "kv cache", nb::arg("device") = 0, nb::arg("quota").none() = nb::none(),
       "blocks: the most there can be, which are addresses and no memory. tensors: of a layer; 1 "
       "for one\n"
-      "latent tensor. layers_per_range: 0 for the rule of docs/kv_arena.md#layout. spare_blocks: "
+      "latent tensor. layers_per_range: 0 for the rule of docs/kv_layout.md. spare_blocks: "
       "blocks\n"
       "with memory that are kept beyond what prepare() asks for. quota: a SharedQuota that counts "
       "the\n"

@@ -209,19 +209,62 @@ TEST_F(kv_arena, a_stream_that_captures_delays_what_is_given_back) {
 // ---- blocks ----------------------------------------------------------------------------------------
 
 TEST_F(kv_arena, blocks_of_a_sequence_lie_together) {
-  const auto a = block_arena(64);
-  step(*a, 32);
+  const auto a = block_arena(16);
+  step(*a, 16);
   std::array<block_id, 2> first{}, second{};
+  std::array<block_id, 6> third{};
   ASSERT_DONE(a->allocate(first));
-  ASSERT_DONE(a->allocate(second));  // fills the page group
-  EXPECT_EQ(first[0] / 4, second[1] / 4);
-  std::array<block_id, 4> whole{};
-  ASSERT_DONE(a->allocate(whole));
-  EXPECT_EQ(whole[0] / 4, whole[3] / 4);
-  ASSERT_DONE(a->release({&second[1], 1}));
+  ASSERT_DONE(a->allocate(second));
+  EXPECT_NE(first[0] / 4, second[1] / 4);
+  ASSERT_DONE(a->allocate(third));
+  EXPECT_EQ(third[0] / 4, third[3] / 4);
   block_id next = 0;
   ASSERT_DONE(a->allocate({&next, 1}, first[1]));
-  EXPECT_EQ(next, second[1]);
+  EXPECT_EQ(next / 4, first[1] / 4);
+  // Without a free page group the fewest free blocks that are enough are taken: there are one, two and two.
+  std::array<block_id, 2> fourth{};
+  ASSERT_DONE(a->allocate(fourth));
+  EXPECT_NE(fourth[0] / 4, first[0] / 4);
+  EXPECT_EQ(fourth[0] / 4, fourth[1] / 4);
+  std::array<block_id, 3> rest{};
+  ASSERT_DONE(a->allocate(rest));
+  EXPECT_EQ(a->stats().free, 0u);
+}
+
+// Two sequences that grow in turn, of which one ends.
+TEST_F(kv_arena, a_sequence_that_ends_frees_its_page_groups) {
+  const auto a = block_arena(64);
+  std::array<std::vector<block_id>, 2> sequences;
+  const auto grow = [&](std::size_t blocks) {
+    std::array<kv::growth, 2> growths{};
+    for (std::size_t i = 0; i < 2; ++i) {
+      growths[i].blocks = blocks;
+      if (!sequences[i].empty()) growths[i].after = sequences[i].back();
+    }
+    ASSERT_DONE(a->prepare(growths, stream_ref::legacy()));
+    ASSERT_DONE(a->begin_step());
+    for (std::size_t i = 0; i < 2; ++i) {
+      std::vector<block_id> got(blocks);
+      ASSERT_DONE(a->allocate(got, growths[i].after));
+      sequences[i].insert(sequences[i].end(), got.begin(), got.end());
+    }
+  };
+  for (int i = 0; i < 9; ++i) grow(1);
+  const std::uint64_t before = maps();
+  grow(3);  // twelve blocks each: what is beside the ninth is enough
+  EXPECT_EQ(maps(), before);
+  EXPECT_EQ(a->stats().mapped_bytes, 6 * 2 * page());
+  ASSERT_DONE(a->release(sequences[0]));
+  ASSERT_DONE(a->prepare(std::span<const kv::growth>(), stream_ref::legacy()));
+  ASSERT_DONE(a->begin_step());
+  EXPECT_EQ(a->stats().mapped_bytes, 3 * 2 * page());
+  const kv::growth wrong = {.blocks = 1, .after = sequences[0][0]};
+  EXPECT_TRUE(fails_with(a->prepare({&wrong, 1}, stream_ref::legacy()), errc::invalid_argument,
+                         "kv::block_arena::prepare", sequences[0][0], 0));
+  const kv::growth none = {.blocks = 1, .after = 64};
+  EXPECT_TRUE(fails_with(a->prepare({&none, 1}, stream_ref::legacy()), errc::invalid_argument,
+                         "kv::block_arena::prepare", 64, 64));
+  ASSERT_DONE(a->release(sequences[1]));
 }
 
 TEST_F(kv_arena, compacting_frees_page_groups) {
@@ -274,6 +317,28 @@ TEST_F(kv_arena, errors_of_blocks) {
 }
 
 // ---- memory that is short --------------------------------------------------------------------------
+
+TEST_F(kv_arena, what_is_free_beside_others_is_enough_where_memory_is_short) {
+  const auto a = block_arena(64);
+  step(*a, 8);
+  std::array<block_id, 2> one{}, other{};
+  ASSERT_DONE(a->allocate(one));
+  ASSERT_DONE(a->allocate(other));
+  leave_free(0);
+  const std::array<kv::growth, 2> wanted = {{{2, one[1]}, {2, std::nullopt}}};
+  ASSERT_DONE(a->prepare(wanted, stream_ref::legacy()));
+  ASSERT_DONE(a->begin_step());
+  std::array<block_id, 2> more{}, fresh{};
+  ASSERT_DONE(a->allocate(more, one[1]));
+  ASSERT_DONE(a->allocate(fresh));
+  EXPECT_EQ(fresh[0] / 4, other[0] / 4);
+  // And one block more than that is a shortage.
+  const kv::growth last = {1, one[1]};
+  ASSERT_DONE(a->prepare({&last, 1}, stream_ref::legacy()));
+  const status begun = a->begin_step();
+  ASSERT_FALSE(begun);
+  EXPECT_TRUE(begun.error().is(errc::out_of_memory)) << begun.error().message();
+}
 
 TEST_F(kv_arena, short_memory_is_a_value) {
   const auto a = block_arena(256);

@@ -96,9 +96,20 @@ void block_model::operate() {
   }
 }
 
+// For anybody, or for sequences.
 void block_model::step(std::size_t free_blocks) {
   wanted_ = free_blocks;
-  ASSERT_DONE(arena_->prepare(free_blocks, stream_));
+  if (random_() % 2 == 0) {
+    ASSERT_DONE(arena_->prepare(free_blocks, stream_));
+  } else {
+    const std::vector<block_id> used = with(true, false);
+    std::vector<kv::growth> growths;
+    for (std::size_t left = free_blocks; left != 0; left -= growths.back().blocks) {
+      growths.push_back({.blocks = 1 + random_() % std::min<std::size_t>(left, 6)});
+      if (!used.empty() && random_() % 2 == 0) growths.back().after = any(used);
+    }
+    ASSERT_DONE(arena_->prepare(growths, stream_));
+  }
   if (random_() % 4 == 0) return;  // the worker runs beside the next operations
   ASSERT_DONE(arena_->begin_step());
   const auto stats = arena_->stats();
