@@ -10,7 +10,7 @@ import os
 import types
 import unittest
 
-from processes import TestCase, needs
+from processes import TestCase, needs, torch_needs
 from vllm_test import CONFIG
 
 ENGINE = """
@@ -397,6 +397,7 @@ assert arena.walks == 0, arena.walks
 
 
 @needs("torch")
+@torch_needs(2, 15, "zero_() of earlier versions is a kernel, which hostcuda skips")
 class Memory(TestCase):
     def test_new_blocks_are_zeros_and_used_ones_stay(self):
         self.assertEqual(self.program(MEMORY), "")
