@@ -28,7 +28,7 @@ torch_tests=(programs_test.py torch_test.py torch_state_test.py torch_growable_t
 declare -A tests=(
   [torch]="${torch_tests[*]}" [torch_2_8]="${torch_tests[*]}"
   [torch_alone]="programs_test.py torch_state_test.py torch_growable_test.py torch_kv_arena_test.py
-    torch_multiprocessing_test.py torch_publication_test.py torch_control_test.py"
+    torch_multiprocessing_test.py torch_publication_test.py torch_control_test.py vllm_kv_cache_test.py"
   [vllm]="vllm_test.py vllm_publication_test.py vllm_kv_cache_test.py"
   [numba]="programs_test.py numba_test.py hostcuda/python/tests/numba_kernels_test.py"
 )

@@ -239,6 +239,12 @@ void bind_block_memory(nb::class_<python_block_arena> &c) {
       .def("occupancy", &occupancy_of, "A dictionary for each cell, which gets memory as a whole.")
       .def("committed_ranges", &committed_ranges_of,
            "Pairs (first block, blocks) that have memory, in order.")
+      .def_prop_ro(
+          "settled",
+          [](const python_block_arena &self) {
+            return self.get([](const kv::block_arena &a) { return a.settled(); });
+          },
+          "The thread has nothing to do, and begin_step() would change nothing.")
       .def("stats", &block_stats_of);
 }
 

@@ -41,6 +41,18 @@ class Blocks(TestCase):
             kv.trim()
             self.assertEqual(kv.stats()["mapped_bytes"], 0)
 
+    def test_settled(self):
+        with arena() as kv:
+            self.assertTrue(kv.settled)
+            kv.prepare(5)
+            self.assertFalse(kv.settled)
+            kv.begin_step()
+            self.assertTrue(kv.settled)
+            kv.prepare(5)  # changes nothing
+            self.assertTrue(kv.settled)
+            kv.prepare(0)
+            self.assertFalse(kv.settled)
+
     def test_bytes_of_each_layer_are_their_own(self):
         with arena() as kv:
             blocks = get(kv, 40)

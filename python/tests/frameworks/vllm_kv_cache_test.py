@@ -10,7 +10,7 @@ import os
 import types
 import unittest
 
-from processes import TestCase, needs
+from processes import TestCase, needs, torch_needs
 from vllm_test import CONFIG
 
 ENGINE = """
@@ -310,6 +310,97 @@ class Options(unittest.TestCase):
                       {"kv_cache": "grow", "kv_spare": -1}, {"kv_cache": "grow", "kv_more": 1}):
             with self.assertRaises(ValueError):
                 CacheOptions.read(wrong)
+
+
+MEMORY = """
+import random, torch, stillmap
+from stillmap.vllm.kv_cache.memory import CacheMemory
+from stillmap.vllm.kv_cache.placement import Placement
+random.seed(3)
+MiB = 1 << 20
+
+class Counted:
+    '''An arena that counts the calls that look at all of its blocks.'''
+    def __init__(self, arena):
+        self._arena, self.walks = arena, 0
+    def __getattr__(self, name):
+        return getattr(self._arena, name)
+    def committed_ranges(self):
+        self.walks += 1
+        return self._arena.committed_ranges()
+    def committed(self):
+        return {b for first, n in self._arena.committed_ranges() for b in range(first, first + n)}
+
+# Two blocks share a page in each of two regions.
+m = CacheMemory(Placement(48, 2, MiB, False), 4, torch.device("cuda", 0))
+arena = m.arena = Counted(m.arena)
+def places(block):
+    return [m.buffer[r * m.region_bytes + block * MiB:][:MiB] for r in range(2)]
+def compare(block):
+    for p in places(block):
+        assert (p.cpu() == value.get(block, 0)).all(), (block, p[0].item(), value.get(block, 0))
+value, used = {}, []  # what a block was given since it has memory; 0 where nothing
+compare(0)
+for step in range(60):
+    m.begin_step()
+    for block in random.sample(used, min(2, len(used))):
+        compare(block)
+    n = random.randrange(8)
+    if n and (m.free >= n or (m.used + m.cached + n < 48 and m.grow(n))):
+        for block in arena.allocate(n):
+            compare(block)
+            value[block] = step % 100 + 1
+            for p in places(block):
+                p.copy_(torch.full((MiB,), value[block], dtype=torch.int8))
+            used.append(block)
+    if step % 20 > 12 or len(used) > 30:
+        random.shuffle(used)
+        some = random.randrange(len(used) + 1)
+        arena.release(used[some:])
+        del used[some:]
+    assert m.used == len(used)
+    m.prepare(random.choice((0, 0, 4, 10)))
+    with_memory = arena.committed()
+    value = {b: v for b, v in value.items() if b in with_memory}
+for block in used:
+    compare(block)
+arena.release(used)
+assert m.used == 0 and m.waits > 0
+# A page that is given up behind queued work, and wanted again at once, comes back with what it held.
+assert m.grow(20)
+old = arena.allocate(20)
+for block in old:
+    for p in places(block):
+        p.copy_(torch.full((MiB,), 101, dtype=torch.int8))
+value.update(dict.fromkeys(old, 101))
+arena.release(old)
+source, target = (places(old[i])[0] for i in (0, 1))
+for _ in range(300):
+    target.copy_(source)
+m.prepare(0)
+value = {b: v for b, v in value.items() if b in arena.committed()}
+assert len(value) <= 8
+m.prepare(20)
+m.begin_step()
+again = arena.allocate(20)
+for block in again:
+    compare(block)
+arena.release(again)
+# Where nothing changes, a step looks at no block.
+for i in range(5):
+    m.begin_step()
+    m.prepare(4)
+    if i == 2:
+        arena.walks = 0
+assert arena.walks == 0, arena.walks
+"""
+
+
+@needs("torch")
+@torch_needs(2, 15, "zero_() of earlier versions is a kernel, which hostcuda skips")
+class Memory(TestCase):
+    def test_new_blocks_are_zeros_and_used_ones_stay(self):
+        self.assertEqual(self.program(MEMORY), "")
 
 
 @needs("vllm")

@@ -120,7 +120,7 @@ class GrowingCache:
             free.drop(cached)
 
         def reset_prefix_cache() -> bool:
-            free.assume_memory()
+            free.begin_step()  # else vLLM takes blocks whose memory is short for used ones
             done = reset()
             if done:
                 free.drop_all()

@@ -95,9 +95,6 @@ class FreeBlocks:
     def drop_all(self) -> None:
         self._memory.arena.evict(self._memory.cached)
 
-    def assume_memory(self) -> None:
-        self._is_short = False
-
     # ---- inside ----
 
     def _release(self, blocks: Sequence[Any], keep: bool) -> None:

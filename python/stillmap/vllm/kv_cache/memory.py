@@ -41,14 +41,13 @@ class CacheMemory:
             blocks=placement.blocks, layers=placement.regions, tensors=1, tokens_per_block=1, heads=1,
             dim=placement.block_bytes, dtype="int8", layers_per_range=1, spare_blocks=spare_blocks,
             tag="vllm.kv_cache", device=device.index)
-        self._with_memory: list[tuple[int, int]] = []
-        self._generation = -1
+        self._had_memory: list[tuple[int, int]] = []  # as prepare() left it, where it has changed something
         self.buffer: torch.Tensor | None = None
         if not self.grow(1) or self.arena.allocate(1) != [0]:
             raise stillmap.OutOfMemoryError("stillmap.vllm: kv_cache: the device has no memory for one block")
         self.region_bytes = self.arena.reserved // placement.regions
         self.buffer = torch.as_tensor(_Pointer(self.arena, self.arena.address, self.arena.reserved), device=device)
-        self._with_memory = []
+        self._had_memory = []
         self._clear_new()
 
     # ---- figures ----
@@ -85,7 +84,8 @@ class CacheMemory:
         Requires: every step that was scheduled with a block that is free now has been queued.
         """
         self.arena.prepare(blocks, torch.cuda.current_stream(self.device))
-        self._with_memory = self.arena.committed_ranges()
+        if not self.arena.settled:
+            self._had_memory = self.arena.committed_ranges()
 
     def grow(self, blocks: int) -> bool:
         """Whether so many free blocks have memory; waits for it, if they do not."""
@@ -103,21 +103,20 @@ class CacheMemory:
         return self.arena.missing_for(blocks)
 
     def _finish(self) -> None:
+        is_settled = self.arena.settled
         short = self.arena.begin_step()
         if short:  # what there was is mapped; the scheduler goes on with it
             self.is_exhausted = True
             logger.debug("stillmap: the device has %d MiB too little for the KV cache", -(-short >> 20))
-        self._clear_new()
+        if self.buffer is not None and not is_settled:
+            self._clear_new()
 
     def _clear_new(self) -> None:
-        if self.buffer is None or self.arena.generation == self._generation:
-            return
-        now = self.arena.committed_ranges()
-        for first, count in _without(now, self._with_memory):
+        assert self.buffer is not None
+        for first, count in _without(self.arena.committed_ranges(), self._had_memory):
             for region in range(self.placement.regions):
                 at = region * self.region_bytes + first * self.placement.block_bytes
                 self.buffer[at:at + count * self.placement.block_bytes].zero_()
-        self._with_memory, self._generation = now, self.arena.generation
 
 
 def _without(ranges: list[tuple[int, int]], taken: list[tuple[int, int]]) -> list[tuple[int, int]]:
