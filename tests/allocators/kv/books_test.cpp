@@ -11,8 +11,8 @@
 namespace stillmap::testing {
 namespace {
 
-// ThreadSanitizer leaves little more than 1 TiB of addresses, of which sequences take twice what they need.
-constexpr std::size_t blocks = 200'000;
+// ThreadSanitizer leaves less than 1 TiB of addresses, of which sequences take twice what they need.
+constexpr std::size_t blocks = 100'000;
 constexpr std::size_t most_bytes_a_block = 64;
 
 class kv_books : public buffer_test {
