@@ -73,6 +73,7 @@ class GrowingBuffers:
         buffers, self._buffers, self._descs = self._buffers, [], []
         for buffer in buffers:
             buffer.close()
+        stillmap.trim(device=self.device_id)
 
     # ---- what SGLang's own does not have ----
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ class GrowingSlots:
             allocator.need_sort = True  # SGLang's own: freed slots are sorted before they are used again
         self._size = allocator.page_size
         self._free_at_last_shrink = 0
+        self._tree: Any = lambda: None
         self.limit = self._with_memory()
         for name in HOOKS:
             if hasattr(type(allocator), name):
@@ -82,7 +84,11 @@ class GrowingSlots:
         return budget
 
     def verify_byte_accounting(self) -> list[str]:
-        """SGLang calls it when it is idle."""
+        """SGLang calls it when it is idle: what the radix cache keeps gets the lowest slots."""
+        tree_cache = self._tree()
+        if tree_cache is not None:
+            self._evict(tree_cache, self._cached)
+            self.pack(tree_cache)
         self._try_shrink()
         return self._own("verify_byte_accounting")
 
@@ -130,6 +136,40 @@ class GrowingSlots:
             self._offer()
             self._free_at_last_shrink = self.free
 
+    def pack(self, tree_cache: Any) -> int:
+        """Moves what a radix cache keeps to the lowest slots, where no request has any; returns how many were moved.
+
+        Does nothing for other kinds of caches, and while a slot in use is not in the tree. SGLang's move_kv_cache copies,
+        on the current stream; waits for it. If it raises, nothing has moved.
+        """
+        from sglang.srt.mem_cache.radix_cache import RadixCache
+
+        allocator, size = self._allocator, self._size
+        kept = self.limit * size - self.free
+        if type(tree_cache) is not RadixCache or tree_cache.protected_size() or tree_cache.evictable_size() != kept or not kept:
+            return 0
+        nodes = list(tree_cache.root_node.children.values())
+        for node in nodes:
+            nodes.extend(node.children.values())
+        used = torch.zeros(self.limit + 1, dtype=torch.bool, device=allocator.device)
+        used[torch.cat([node.value for node in nodes]) // size] = True
+        last = kept // size
+        holes = self._pages(1, last)[~used[1:last + 1]]
+        sources = self._pages(last + 1, self.limit)[used[last + 1:]]
+        if not len(sources):
+            return 0
+        within = torch.arange(size, dtype=torch.int64, device=allocator.device)
+        targets, origins = ((pages[:, None] * size + within).reshape(-1) for pages in (holes, sources))
+        allocator.get_kvcache().move_kv_cache(targets, origins)
+        torch.cuda.synchronize(self._buffers.device_id)
+        now = torch.arange(self.limit + 1, dtype=torch.int64, device=allocator.device)
+        now[sources] = holes
+        for node in nodes:
+            node.value = now[node.value // size] * size + node.value % size
+        self._own("merge_and_sort_free")
+        allocator.free_pages = self._pages(last + 1, self.limit)
+        return len(targets)
+
     def _grow(self, tokens: int) -> bool:
         """There are as many free slots with memory. False: the device has no memory for them."""
         missing = -(-(tokens - self.free) // self._size)
@@ -156,6 +196,8 @@ class GrowingSlots:
 
     def _follow(self, tree_cache: Any, soon: int) -> None:
         """Between two steps. Shrinks when an eighth of the slots has become free since it was tried last."""
+        if tree_cache is not None and self._tree() is not tree_cache:
+            self._tree = weakref.ref(tree_cache)
         if tree_cache is not None and tree_cache.evictable_size() > self._cached * 9 // 8:
             self._evict(tree_cache, self._cached)
         free = self.free - soon
