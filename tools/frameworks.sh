@@ -3,7 +3,7 @@
 #   tools/frameworks.sh [--wheel FILE] [torch|vllm|sglang|numba|...|all]...      default: torch
 #     --wheel FILE   the package's wheel, in place of building it
 # Each framework gets a virtual environment in .cache/frameworks/; the downloads are large (PyTorch's CUDA wheel
-# with its libraries: 3 GB, alone 0.6 GB; vLLM: 8 GB; SGLang without most of its dependencies: 3 GB; the six others: 2.4 GB of disk together).
+# with its libraries: 3 GB, alone 0.6 GB; vLLM: 8 GB; SGLang without most of its dependencies: 4 GB; the six others: 2.4 GB of disk together).
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/setup.sh"
 cd "$STILLMAP_ROOT"
 
