@@ -16,7 +16,7 @@ from .options import Options
 logger = logging.getLogger("sglang.stillmap")
 
 # Methods of the allocator that are replaced on the object.
-HOOKS = ("available_size", "get_all_free_pages", "alloc", "alloc_extend", "alloc_decode", "clear",
+HOOKS = ("available_size", "alloc", "alloc_extend", "alloc_decode", "clear",
          "evict_to_free_tokens", "check_decode_capacity", "create_prefill_budget", "verify_byte_accounting")
 
 
@@ -47,9 +47,6 @@ class GrowingSlots:
     def available_size(self) -> int:
         """All that is free, with memory or without: SGLang compares the sum of all kinds of slots with their number."""
         return self.free + (self._total() - self.limit) * self._size
-
-    def get_all_free_pages(self) -> torch.Tensor:
-        return torch.cat((self._own("get_all_free_pages"), self._pages(self.limit + 1, self._total())))
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
         self._grow(need_size)

@@ -179,7 +179,8 @@ class Server:
     def figures(self, phase):
         slots, contents, used = self.in_use()
         self.bytes.compare(slots, contents)
-        every = torch.cat((slots, self.allocator.get_all_free_pages()))
+        withheld = torch.arange(stillmap.sglang.slots_of(self.allocator).limit + 1, SIZE + 1)
+        every = torch.cat((slots, self.allocator.get_all_free_pages(), withheld))
         assert torch.equal(torch.sort(every)[0], torch.arange(1, SIZE + 1)), "each slot is free or in use"
         row = types.SimpleNamespace(phase=phase, used=used, cached=len(slots) - used, held=self.held(),
                                     needed=len(slots) * ROW * 2 * 2 * LAYERS / MiB,
@@ -367,6 +368,8 @@ for r in list(of):
     a.free(of.pop(r))
 a.verify_byte_accounting()
 assert held() == 8 and a.available_size() == SIZE
+pages = torch.cat((a.get_all_free_pages(), torch.arange(stillmap.sglang.slots_of(a).limit + 1, SIZE // 16 + 1)))
+assert torch.equal(torch.sort(pages)[0], torch.arange(1, SIZE // 16 + 1)), "each page is free once"
 print("paged: %d slots: %.0f MiB, 4 requests left: %.0f, idle: %.0f" % (used, high, low, held()))
 """
 
