@@ -76,7 +76,9 @@ cache_offer::~cache_offer() {
   cached_.reset();
   evictable_.reset();
   if (wanted() == 0) return;
-  if (const auto told = quota_->retry_reclaim(); !told) report_background_error(told.error());
+  const auto told = quota_->retry_reclaim();
+  // A forked child of the participant tells nobody.
+  if (!told && !told.error().is(errc::not_supported)) report_background_error(told.error());
 }
 
 std::uint64_t cache_offer::wanted() const noexcept {
