@@ -30,6 +30,10 @@ class embedded_quota final : public memory_quota {
 
   status reserve(std::uint64_t bytes) override { return shared_->reserve(bytes); }
   status release(std::uint64_t bytes) override { return shared_->release(bytes); }
+  result<std::uint64_t> available(std::uint64_t bytes) override {
+    return shared_->available(bytes);
+  }
+  result<std::uint64_t> retry_reclaim() override { return shared_->retry_reclaim(); }
   // Errors: as shared_quota::make_room; busy (called by a reclaimer).
   status make_room(std::uint64_t bytes) override;
   void end_room() noexcept override { shared_->end_room(); }

@@ -255,6 +255,20 @@ status shared_quota::release(std::uint64_t bytes) {
   return named(participant_->seat().release(bytes), participant_->ledger());
 }
 
+result<std::uint64_t> shared_quota::available(std::uint64_t bytes) {
+  const operation_scope scope("shared_quota::available");
+  std::uint64_t left = 0;
+  const auto look = [&](quota_table &t) STILLMAP_REQUIRES(ledger_held) -> status {
+    STILLMAP_ASSIGN_OR_RETURN(const auto d, participant_->seat().decide(t, bytes));
+    const bool granted = d.what == quota_rules::verdict::granted;
+    left = granted ? bytes : quota_rules(t).available(participant_->seat().slot());
+    return {};
+  };
+  STILLMAP_RETURN_IF_ERROR(
+      named(participant_->seat().transact(look, quota_part::grant), participant_->ledger()));
+  return std::min(bytes, left);
+}
+
 status shared_quota::make_room(std::uint64_t bytes) {
   return with_host_memory("shared_quota::make_room", [&]() -> status {
     return named(participant_->make_room(bytes), participant_->ledger());

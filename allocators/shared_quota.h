@@ -69,6 +69,9 @@ class shared_quota final : public memory_quota, public std::enable_shared_from_t
   // Cost:    two system calls, about 0.5 µs.
   status release(std::uint64_t bytes) override;
 
+  // memory_quota::available, without rooms. Cost: as reserve(), which writes more.
+  result<std::uint64_t> available(std::uint64_t bytes) override;
+
   // memory_quota::make_room: asks the others for cached memory, then for what is evictable, then whole tasks, those of
   // lowest priority first and among them the ones with most above their minimum; what costs its holder something
   // only of those that do not have a higher priority and do not wait longer. Of those who wait, the highest priority

@@ -38,6 +38,8 @@ class memory_quota {
   virtual status reserve(std::uint64_t bytes) = 0;
   // A failure is a background error: the memory is released in any case.
   virtual status release(std::uint64_t bytes) = 0;
+  // How many of `bytes` reserve() would give now: a hint, as others reserve, too. By default: all of them.
+  virtual result<std::uint64_t> available(std::uint64_t bytes);
 
   // Asks other holders for memory and waits until `bytes` more are reserved for the calling thread, or a
   // time limit has passed. What the thread reserves until end_room() comes out of them, and what it

@@ -326,6 +326,19 @@ result<physical_size> page_pool::trim(std::size_t keep) {
   return freed;
 }
 
+result<std::size_t> page_pool::creatable(std::size_t bytes) const {
+  const operation_scope scope("page_pool::creatable");
+  {
+    const lock_guard lock(mutex_);
+    bytes = std::min(bytes, options_.limit - std::min(options_.limit, std::size_t{created_bytes_}));
+  }
+  if (options_.quota != nullptr) {
+    const outside_scopes callback;
+    STILLMAP_ASSIGN_OR_RETURN(bytes, options_.quota->available(bytes));
+  }
+  return bytes / options_.page_bytes * options_.page_bytes;
+}
+
 status page_pool::prepare(std::size_t bytes) {
   const operation_scope scope("page_pool::prepare");
   for (;;) {

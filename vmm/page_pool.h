@@ -85,6 +85,10 @@ class page_pool final : private page_owner {
   //         device's).
   result<page_ptr> adopt(class physical_memory memory);
 
+  // How many of `bytes` the pool's limit and its quota let it create now, as whole pages: a hint, as others create, too.
+  // Errors: the quota's. Cost: one memory_quota::available().
+  result<std::size_t> creatable(std::size_t bytes) const STILLMAP_EXCLUDES(mutex_);
+
   // Creates pages until `bytes` are free and ready.
   // Errors: as acquire; pages created before the failure stay in the pool.
   status prepare(std::size_t bytes);

@@ -39,31 +39,48 @@ bool quota_rules::is_before(std::size_t other, std::size_t participant) const {
   return rank(other) < rank(participant);
 }
 
+quota_rules::others_sums quota_rules::sum_of_others(std::size_t participant) const {
+  others_sums out;
+  for (const quota_share &s : table_.used()) {
+    if (&s == &table_.shares[participant] || !s.is_taken()) continue;
+    out.held = sum(out.held, s.reserved());
+    out.charged = sum(out.charged, charged(s));
+    out.minima = sum(out.minima, s.minimum);
+  }
+  return out;
+}
+
 quota_rules::decision quota_rules::decide(std::size_t participant, std::uint64_t bytes) const {
   const quota_share &own = table_.shares[participant];
   const std::uint64_t wanted = sum(own.reserved(), bytes);
   if (wanted > own.maximum) {
     return {verdict::beyond_maximum, 0, difference(own.maximum, own.reserved())};
   }
-  std::uint64_t held = 0, others = 0, minima = 0;
-  for (const quota_share &s : table_.used()) {
-    if (&s == &own || !s.is_taken()) continue;
-    held = sum(held, s.reserved());
-    others = sum(others, charged(s));
-    minima = sum(minima, s.minimum);
-  }
-  if (sum(wanted, minima) > table_.header.limit) {
+  const others_sums others = sum_of_others(participant);
+  if (sum(wanted, others.minima) > table_.header.limit) {
     return {verdict::beyond_limit, 0,
-            difference(difference(table_.header.limit, minima), own.reserved())};
+            difference(difference(table_.header.limit, others.minima), own.reserved())};
   }
   // Its minimum is kept free for it. Above that it leaves the minima of the others, and what those get that
   // come before it.
   const bool guaranteed = wanted <= own.minimum;
-  const std::uint64_t beside = guaranteed ? held : sum(others, needed_before(participant));
+  const std::uint64_t beside =
+      guaranteed ? others.held : sum(others.charged, needed_before(participant));
   const std::uint64_t room = difference(capacity(), beside);
   if (wanted <= room) return {verdict::granted, 0, room - own.reserved(), anyone_waits_};
   return {verdict::wait, difference(sum(wanted, beside), capacity()),
           difference(room, own.reserved()), anyone_waits_};
+}
+
+// As decide(): within its minimum it gets what others do not hold, above that what is left beside all that is kept free.
+std::uint64_t quota_rules::available(std::size_t participant) const {
+  const quota_share &own = table_.shares[participant];
+  const others_sums others = sum_of_others(participant);
+  const std::uint64_t most = std::min(own.maximum, difference(table_.header.limit, others.minima));
+  const std::uint64_t guaranteed = std::min(own.minimum, difference(capacity(), others.held));
+  const std::uint64_t beside = sum(others.charged, needed_before(participant));
+  const std::uint64_t all = std::min(most, std::max(guaranteed, difference(capacity(), beside)));
+  return difference(all, own.reserved());
 }
 
 std::uint64_t quota_rules::needed_before(std::size_t participant) const {

@@ -45,6 +45,8 @@ class quota_rules {
     bool anyone_waits = false;
   };
   decision decide(std::size_t participant, std::uint64_t bytes) const;
+  // The most bytes that decide() would grant now.
+  std::uint64_t available(std::size_t participant) const;
 
   // Whether the wait of `other` is served before `participant`, which waits as the table says, or asks only now.
   bool is_before(std::size_t other, std::size_t participant) const;
@@ -68,6 +70,11 @@ class quota_rules {
   std::vector<target> targets(std::size_t participant, reclaim_kind kind) const;
 
  private:
+  // Of the other participants. Bytes.
+  struct others_sums {
+    std::uint64_t held = 0, charged = 0, minima = 0;
+  };
+  others_sums sum_of_others(std::size_t participant) const;
   // What those that come before `participant` wait for, beyond what they are charged with. Bytes.
   std::uint64_t needed_before(std::size_t participant) const;
 

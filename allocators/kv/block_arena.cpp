@@ -30,7 +30,7 @@ block_arena::block_arena(kv::layout l, std::unique_ptr<group_store> store,
                          const block_arena_options &options)
     : layout_(l),
       blocks_(options.blocks),
-      spare_blocks_(options.spare_blocks),
+      spare_blocks_(std::min(options.spare_blocks, options.blocks)),
       store_(std::move(store)),
       references_(blocks_, 0) {
   const std::uint32_t cells = cell_of(static_cast<block_id>(blocks_ - 1)) + 1;
@@ -124,14 +124,26 @@ void block_arena::add_memory(std::uint32_t c) {
   free_pending_ += blocks_of(c);
 }
 
-// Of a cell that is free and not ready.
-void block_arena::remove_memory(std::uint32_t c) {
+// Of a cell that is free and not ready. Returns the page groups that no cell needs any more.
+std::size_t block_arena::remove_memory(std::uint32_t c) {
   const page_span pages = layout_.pages_of(first_block(c), blocks_of(c));
+  std::size_t given_up = 0;
   for (std::size_t g = pages.first; g < pages.end(); ++g) {
-    if (--needs_[g] == 0) store_->give_up(static_cast<group_index>(g));
+    if (--needs_[g] != 0) continue;
+    store_->give_up(static_cast<group_index>(g));
+    ++given_up;
   }
   cells_[c].wanted = false;
   lowest_unwanted_ = std::min(lowest_unwanted_, c);
+  return given_up;
+}
+
+// The same of a cell that is free and ready.
+std::size_t block_arena::take_memory(std::uint32_t c) {
+  unlink(c);
+  cells_[c].ready = false;
+  free_ready_ -= blocks_of(c);
+  return remove_memory(c);
 }
 
 // The lowest addresses first: the fewest calls map and unmap what is adjacent.
@@ -167,7 +179,7 @@ status block_arena::prepare_cells(std::size_t blocks, std::size_t in_free_cells,
   STILLMAP_RETURN_IF_ERROR(group_store::check(stream));
   if (store_->suspended()) return suspended_error();
   needed_ = std::min(blocks, blocks_);
-  while (free_ready_ + free_pending_ < blocks || free_whole_ + free_pending_ < in_free_cells) {
+  while (free_ready_ + free_pending_ < needed_ || free_whole_ + free_pending_ < in_free_cells) {
     const std::uint32_t c = next_cell_without_memory();
     if (c == none) break;  // allocate() says so, if the blocks are really asked for
     add_memory(c);
@@ -176,11 +188,8 @@ status block_arena::prepare_cells(std::size_t blocks, std::size_t in_free_cells,
     const std::uint32_t next = cells_[c].next;
     const std::size_t all = free_ready_ + free_pending_, whole = free_whole_ + free_pending_;
     const std::size_t freed = blocks_of(c);
-    if (all < freed + blocks || whole < freed + in_free_cells + spare_blocks_) break;
-    unlink(c);
-    cells_[c].ready = false;
-    free_ready_ -= freed;
-    remove_memory(c);
+    if (all < freed + needed_ || whole < freed + in_free_cells + spare_blocks_) break;
+    take_memory(c);
     c = next;
   }
   return store_->start(stream);
@@ -479,18 +488,22 @@ status block_arena::evict(std::size_t blocks, std::vector<block_id> &evicted) {
     evicted.reserve(evicted.size() + std::min(stats_.cached, blocks + lists_.size()));
     for (const std::uint32_t c : unused) {
       if (blocks == 0) break;
-      const std::uint32_t n = cells_[c].cached;
-      for (block_id b = first_block(c); b < first_block(c + 1); ++b) {
-        if (references_[b] != is_cached) continue;
-        references_[b] = 0;
-        evicted.push_back(b);
-      }
-      change(c, [](cell &in) { in.cached = 0; });
-      stats_.cached -= n;
-      blocks -= std::min<std::size_t>(blocks, n);
+      blocks -= std::min<std::size_t>(blocks, cells_[c].cached);
+      evict_cell(c, evicted);
     }
     return {};
   });
+}
+
+// Of a ready cell. Requires: `evicted` has room.
+void block_arena::evict_cell(std::uint32_t c, std::vector<block_id> &evicted) {
+  for (block_id b = first_block(c); b < first_block(c + 1); ++b) {
+    if (references_[b] != is_cached) continue;
+    references_[b] = 0;
+    evicted.push_back(b);
+  }
+  stats_.cached -= cells_[c].cached;
+  change(c, [](cell &in) { in.cached = 0; });
 }
 
 // ---- memory ----------------------------------------------------------------------------------------
@@ -617,13 +630,72 @@ result<std::size_t> block_arena::trim() {
   if (!before && !before.error().is(errc::out_of_memory)) return tl::unexpected(before.error());
   for (std::uint32_t c = lists_.back(); c != none;) {
     const std::uint32_t next = cells_[c].next;
-    unlink(c);
-    cells_[c].ready = false;
-    free_ready_ -= blocks_of(c);
-    remove_memory(c);
+    take_memory(c);
     c = next;
   }
   return store_->settle();
+}
+
+// Cells without used blocks, the free ones first, then those that were used longest ago. Where neighbours share page
+// groups, only cells with a group that none but cells of these needs.
+std::vector<std::uint32_t> block_arena::cells_to_give(bool with_cached) const {
+  std::vector<std::uint32_t> cells;
+  std::vector<std::uint16_t> needed_by_these(needs_.size());
+  const auto pages = [&](std::uint32_t c) {
+    return layout_.pages_of(first_block(c), blocks_of(c));
+  };
+  for (std::uint32_t c = 0; c < cells_.size(); ++c) {
+    if (!cells_[c].ready || cells_[c].used != 0 || (cells_[c].cached != 0 && !with_cached))
+      continue;
+    cells.push_back(c);
+    for (std::size_t g = pages(c).first; g < pages(c).end(); ++g) ++needed_by_these[g];
+  }
+  std::erase_if(cells, [&](std::uint32_t c) {
+    for (std::size_t g = pages(c).first; g < pages(c).end(); ++g) {
+      if (needed_by_these[g] == needs_[g]) return false;
+    }
+    return true;
+  });
+  std::sort(cells.begin(), cells.end(), [&](std::uint32_t a, std::uint32_t b) {
+    if ((cells_[a].cached == 0) != (cells_[b].cached == 0)) return cells_[a].cached == 0;
+    return clock_ - cells_[a].last_use > clock_ - cells_[b].last_use;
+  });
+  return cells;
+}
+
+result<std::size_t> block_arena::give_back(std::size_t bytes, std::size_t keep,
+                                           std::vector<block_id> *evicted) {
+  return with_host_memory("kv::block_arena::give_back", [&]() -> result<std::size_t> {
+    if (store_->suspended()) return suspended_error();
+    if (!settled()) {
+      return make_error(errc::busy, "the arena's worker changes its memory: begin_step() first");
+    }
+    const std::vector<std::uint32_t> cells = cells_to_give(evicted != nullptr);
+    if (evicted != nullptr) evicted->reserve(evicted->size() + stats_.cached);
+    page_pool &pool = *store_->pool();
+    const std::uint64_t before = pool.stats().pages_released;
+    const auto missing = [&] {
+      const std::size_t released = (pool.stats().pages_released - before) * pool.page_bytes();
+      return bytes - std::min(bytes, released);
+    };
+    const auto trim_pool = [&]() -> status {
+      const std::size_t free = pool.stats().free.bytes(), most = std::min(free, missing());
+      if (most == 0) return {};
+      STILLMAP_RETURN_IF_ERROR(pool.trim(free - most));
+      return {};
+    };
+    STILLMAP_RETURN_IF_ERROR(trim_pool());
+    std::size_t given_up = 0;
+    for (const std::uint32_t c : cells) {
+      if (given_up * layout_.group_bytes() >= missing()) break;
+      if (cells_[c].cached != 0) evict_cell(c, *evicted);
+      // One that has to stay is free, so that the next one need not.
+      if (free_ready_ - blocks_of(c) >= keep) given_up += take_memory(c);
+    }
+    if (given_up != 0) STILLMAP_RETURN_IF_ERROR(store_->settle());
+    STILLMAP_RETURN_IF_ERROR(trim_pool());
+    return (pool.stats().pages_released - before) * pool.page_bytes();
+  });
 }
 
 std::vector<cell_occupancy> block_arena::occupancy() const {

@@ -162,8 +162,9 @@ class block_arena {
   // ---- memory --------------------------------------------------------------------------------------
 
   // Bytes of device memory that are missing for `blocks` more blocks beside those that are used and cached: 0 where
-  // prepare() of that many would succeed now. What a quota or the limit of the pool leaves is not asked for.
-  // Errors: invalid_argument (more than there are), the driver's. Cost: one query of the device's memory.
+  // prepare() of that many would succeed now, within the pool's limit and quota.
+  // Errors: invalid_argument (more than there are), the driver's, the quota's.
+  // Cost:   one query of the device's memory; with a quota, one memory_quota::available().
   result<std::size_t> missing_for(std::size_t blocks) const;
   // Moves blocks out of the cells with the fewest, where that frees a page group: at most `most` blocks. Copies on
   // `stream`; the blocks have their new ids, references and all, when it returns. The caller renames them in its tables.
@@ -174,6 +175,14 @@ class block_arena {
   // caller's. Returns the bytes that the device got.
   // Errors: the driver's, busy (suspended); what was free may have no memory then, until prepare() asks for it.
   result<std::size_t> trim();
+  // Gives `bytes` back to the device, as whole page groups, so long as there are any: free pages of the pool; free blocks
+  // but `keep` of them; then, where `evicted` is given, cached blocks, those first that were used longest ago, which are
+  // appended to it: the caller forgets what they held. Used blocks stay. Waits for the device's work, unless the pool has
+  // enough. Returns the bytes that the pool released meanwhile.
+  // Ensures: failure: what was evicted is in `evicted`; free blocks may have no memory, until prepare() asks for it.
+  // Errors:  busy (begin_step() is missing; suspended), the driver's, out_of_memory (of the host: nothing is evicted).
+  result<std::size_t> give_back(std::size_t bytes, std::size_t keep,
+                                std::vector<block_id> *evicted = nullptr);
 
   // May throw std::bad_alloc.
   std::vector<cell_occupancy> occupancy() const;
@@ -208,7 +217,10 @@ class block_arena {
   template <class Change>
   void change(std::uint32_t c, const Change &change);
   void add_memory(std::uint32_t c);
-  void remove_memory(std::uint32_t c);
+  std::size_t remove_memory(std::uint32_t c);
+  std::size_t take_memory(std::uint32_t c);
+  void evict_cell(std::uint32_t c, std::vector<block_id> &evicted);
+  std::vector<std::uint32_t> cells_to_give(bool with_cached) const;
   std::uint32_t next_cell_without_memory();
   bool frees_memory(std::uint32_t c) const;
   void take_ready();

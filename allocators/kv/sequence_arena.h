@@ -112,9 +112,9 @@ class sequence_arena {
 
   // ---- memory --------------------------------------------------------------------------------------
 
-  // Bytes of device memory that are missing for a new sequence of `tokens` tokens: 0 where it can be had now. What a
-  // quota or the limit of the pool leaves is not asked for. Errors: invalid_argument (over the longest), the driver's.
-  // Cost: one query of the device's memory.
+  // Bytes of device memory that are missing for a new sequence of `tokens` tokens: 0 where it can be had now, within the
+  // pool's limit and quota. Errors: invalid_argument (over the longest), the driver's, the quota's.
+  // Cost:   one query of the device's memory; with a quota, one memory_quota::available().
   result<std::size_t> missing_for(std::size_t tokens) const;
   // Waits for the device's work, unmaps what removed sequences have left, and gives it back to the device, or to a pool
   // of the caller's. Returns the bytes that the device got.

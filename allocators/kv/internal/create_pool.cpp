@@ -22,9 +22,10 @@ status choose_pool(const device &d, std::shared_ptr<page_pool> &pool) {
 result<std::size_t> missing_memory(const device &d, const page_pool &pool, std::size_t bytes) {
   const std::size_t free = pool.stats().free.bytes();
   if (bytes <= free) return std::size_t{0};
+  const std::size_t more = bytes - free;
+  STILLMAP_ASSIGN_OR_RETURN(const std::size_t allowed, pool.creatable(more));
   STILLMAP_ASSIGN_OR_RETURN(const memory_info info, d.memory());
-  const std::size_t there = free + info.free.bytes();
-  return bytes - std::min(bytes, there);
+  return more - std::min({more, allowed, info.free.bytes()});
 }
 
 }  // namespace stillmap::kv

@@ -12,7 +12,8 @@ namespace stillmap::kv {
 // Errors: not_supported (no virtual memory), invalid_argument (another device's pool).
 status choose_pool(const device &d, std::shared_ptr<page_pool> &pool);
 
-// How many of `bytes` neither the pool nor the device has. Cost: one query.
+// How many of `bytes` the pool neither has nor can get: of the device, within its limit and quota. Cost: a query of the
+// device and of the quota.
 result<std::size_t> missing_memory(const device &d, const page_pool &pool, std::size_t bytes);
 
 }  // namespace stillmap::kv

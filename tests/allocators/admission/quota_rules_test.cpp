@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <random>
 #include <vector>
 
 namespace stillmap {
@@ -161,6 +162,30 @@ TEST_F(quota_rules_test, a_request_within_the_minimum_waits_for_nobody) {
   wait(b, 50);
   EXPECT_EQ(what(c, 20), verdict::granted);
   EXPECT_EQ(what(c, 21), verdict::wait);
+}
+
+TEST_F(quota_rules_test, what_is_available_is_the_most_that_is_granted) {
+  std::mt19937 random(51);
+  const auto below = [&](std::uint64_t n) { return random() % (n + 1); };
+  for (int table = 0; table < 2000; ++table) {
+    *table_ = {};
+    table_->header.limit = 100;
+    for (int i = 0; i < 3; ++i) {
+      const std::uint64_t minimum = below(30);
+      add(below(40), {.minimum = minimum,
+                      .maximum = below(1) != 0 ? UINT64_MAX : minimum + below(60),
+                      .priority = static_cast<std::int32_t>(below(1))});
+    }
+    if (below(1) != 0) table_->header.device_bytes = 100, table_->header.outside = below(40);
+    if (below(1) != 0) wait(below(2), 1 + below(50));
+    for (std::size_t i = 0; i < 3; ++i) {
+      std::uint64_t most = 0;
+      for (std::uint64_t bytes = 1; bytes <= 120; ++bytes) {
+        if (what(i, bytes) == verdict::granted) most = bytes;
+      }
+      ASSERT_EQ(rules().available(i), most) << "table " << table << ", participant " << i;
+    }
+  }
 }
 
 TEST_F(quota_rules_test, those_with_most_above_their_minimum_are_asked_first) {
