@@ -8,6 +8,7 @@
 #include "python/src/devices.h"
 #include "python/src/kv_arena.h"
 #include "python/src/streams.h"
+#include "stillmap/allocators/kv/cache_offer.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 
@@ -18,7 +19,34 @@ using block_ids = std::vector<kv::block_id>;
 
 class python_block_arena final : public python_arena<kv::block_arena> {
  public:
-  using python_arena::python_arena;
+  python_block_arena(std::unique_ptr<kv::block_arena> arena, int device, std::string tag,
+                     const kv_elements &of, std::unique_ptr<kv::cache_offer> offer)
+      : python_arena("KVArena", std::move(arena), device, std::move(tag), of),
+        offer_(std::move(offer)) {}
+
+  void close() {
+    python_arena::close();
+    const std::unique_ptr<kv::cache_offer> ends = std::move(offer_);
+  }
+  std::uint64_t wanted() const {
+    return get([&](const kv::block_arena &) { return offer_ ? offer_->wanted() : 0; });
+  }
+  nb::object give(std::size_t keep_free) const {
+    const block_ids evicted = run([&](kv::block_arena &a) {
+      return with_host_memory("KVArena.give", [&]() -> result<block_ids> {
+        if (offer_) STILLMAP_RETURN_IF_ERROR(offer_->give(a, keep_free, evicted_));
+        return evicted_;
+      });
+    });
+    nb::object ids = nb::cast(evicted);
+    // Only now nobody can lose them.
+    run([&](kv::block_arena &) -> status {
+      evicted_.erase(evicted_.begin(),
+                     evicted_.begin() + static_cast<std::ptrdiff_t>(evicted.size()));
+      return {};
+    });
+    return ids;
+  }
 
   exported_array describe(const kv_place &place, bool count) override {
     return run([&](kv::block_arena &a) -> result<exported_array> {
@@ -31,6 +59,11 @@ class python_block_arena final : public python_arena<kv::block_arena> {
       return made;
     });
   }
+
+ private:
+  // Both are used under the arena's lock, while it is open.
+  std::unique_ptr<kv::cache_offer> offer_;
+  mutable block_ids evicted_;  // that Python has not heard of yet
 };
 
 void construct_block_arena(python_block_arena *self, std::uint32_t layers, std::uint32_t tensors,
@@ -48,12 +81,16 @@ void construct_block_arena(python_block_arena *self, std::uint32_t layers, std::
   options.tag = tag;
   std::shared_ptr<memory_quota> counted;
   if (quota != nullptr) counted = quota->use("KVArena");
+  std::unique_ptr<kv::cache_offer> offer;
   auto made = value_of(without_gil([&]() -> result<std::unique_ptr<kv::block_arena>> {
     STILLMAP_ASSIGN_OR_RETURN(const device d, open_device(ordinal));
-    STILLMAP_ASSIGN_OR_RETURN(options.pool, kv_pool(d, std::move(counted)));
+    STILLMAP_ASSIGN_OR_RETURN(options.pool, kv_pool(d, counted));
+    if (counted) {
+      STILLMAP_ASSIGN_OR_RETURN(offer, kv::cache_offer::create(std::move(counted)));
+    }
     return kv::block_arena::create(d, std::move(options));
   }));
-  new (self) python_block_arena("KVArena", std::move(made), ordinal, tag, of);
+  new (self) python_block_arena(std::move(made), ordinal, tag, of, std::move(offer));
 }
 
 nb::object allocate_blocks(const python_block_arena &self, std::size_t n,
@@ -231,7 +268,17 @@ void bind_block_memory(nb::class_<python_block_arena> &c) {
        nb::arg("blocks"),
        "Bytes of device memory that are missing for so many more blocks: 0 where prepare() would "
        "succeed\n"
-       "now. What a quota leaves is not asked for.")
+       "now, under the quota.")
+      .def_prop_ro("wanted", &python_block_arena::wanted,
+                   "Bytes that others of the quota ask for: give() some. 0 without a quota.")
+      .def("give", &python_block_arena::give, nb::arg("keep_free") = 0,
+           "Gives others of the quota what they ask for: free memory but `keep_free` free blocks, "
+           "then cached\n"
+           "blocks, those first that were used longest ago. Returns the evicted blocks: the caller "
+           "forgets what\n"
+           "they held. Those of a call that raised are returned by the next one. Between "
+           "begin_step() and\n"
+           "prepare(). Waits for the device's work where somebody asks.")
       .def("compact", &compact_blocks, nb::arg("most"), nb::arg("stream").none() = nb::none(),
            "Moves at most `most` blocks where that frees page groups, by copies on the stream. "
            "Returns pairs\n"

@@ -200,7 +200,7 @@ void bind_sequences(nb::class_<python_sequence_arena> &c) {
           "Bytes of device memory that are missing for a new sequence of so many tokens: 0 where "
           "it "
           "can be\n"
-          "had now. What a quota leaves is not asked for.")
+          "had now, under the quota.")
       .def("stats", &sequence_stats_of);
 }
 

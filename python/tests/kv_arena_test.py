@@ -265,6 +265,37 @@ class Memory(TestCase):
         """, HOSTCUDA=self.one_machine("memory=64M"))
         self.assertEqual(said, "")
 
+    def test_cached_blocks_go_when_others_ask(self):
+        name = self.path("offer").replace("/", "-")
+        with stillmap.SharedQuota(name, 16 * MiB) as mine, stillmap.SharedQuota(name) as others:
+            self.addCleanup(stillmap.SharedQuota.remove, name)
+            mine.start_thread()
+            with arena(quota=mine) as kv:
+                used, old, new = get(kv, 8), get(kv, 8), get(kv, 8)
+                kv.release(old, keep=True)
+                kv.release(new, keep=True)
+                self.assertEqual((kv.wanted, kv.give()), (0, []))
+                self.assertGreater(kv.missing_for(16), 0)
+                got, evicted = [], []
+
+                def ask():
+                    with others.room(6 * MiB):
+                        got.append(others.stats()["own"])
+
+                asks = threading.Thread(target=ask)
+                asks.start()
+                while asks.is_alive():
+                    kv.begin_step()
+                    if kv.wanted:
+                        evicted += kv.give()
+                    kv.prepare(0)
+                    asks.join(0.001)
+                kv.begin_step()
+                self.assertEqual(got, [6 * MiB])
+                self.assertEqual(sorted(evicted), sorted(old))  # a page group; the rest was free
+                self.assertEqual((kv.stats()["used"], kv.stats()["cached"]), (8, 8))
+                kv.release(used)
+
     def test_a_quota_counts(self):
         with stillmap.SharedQuota(self.path("quota").replace("/", "-"), 16 * MiB, device=0) as quota:
             self.addCleanup(stillmap.SharedQuota.remove, quota.name)
