@@ -203,8 +203,10 @@ status block_arena::begin_step() {
   if (!store_->idle()) ++stats_.steps_that_waited;
   const status done = store_->finish();
   take_ready();
-  const bool is_enough = !done && done.error().is(errc::out_of_memory) && free_ready_ >= needed_;
-  return is_enough ? status{} : done;
+  // Page groups of its own for each sequence are a wish: what is free elsewhere will do.
+  const bool is_short =
+      !done && done.error().is(errc::out_of_memory) && done.error().value > done.error().limit;
+  return is_short && free_ready_ >= needed_ ? status{} : done;
 }
 
 // After the worker: cells whose page groups all have memory are ready. Where a wish failed, they give up the others;

@@ -5,8 +5,8 @@ import stillmap
 MODEL = dict(layers=32, heads=8, dim=128, dtype="float16")  # 128 KiB a token
 
 # [blocks]
-with stillmap.KVArena(**MODEL, blocks=32768, spare_blocks=16) as cache:  # the addresses of 64 GiB
-    cache.prepare(80)                        # while a step runs: what the next one may need at most
+with stillmap.KVArena(**MODEL, blocks=32768) as cache:  # the addresses of 64 GiB
+    cache.prepare([(65, None)])              # while a step runs: what each sequence of the next one needs
     if short := cache.begin_step():          # bytes: preempt a request, and go on with what there is
         print("short of", short, "bytes")
     prompt = cache.allocate(63)

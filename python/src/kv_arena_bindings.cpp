@@ -2,6 +2,7 @@
 #include "stillmap/allocators/kv/block_arena.h"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -16,6 +17,7 @@ namespace stillmap::python {
 namespace {
 
 using block_ids = std::vector<kv::block_id>;
+using block_needs = std::vector<std::pair<std::size_t, std::optional<kv::block_id>>>;
 
 class python_block_arena final : public python_arena<kv::block_arena> {
  public:
@@ -174,20 +176,40 @@ nb::dict block_stats_of(const python_block_arena &self) {
   return d;
 }
 
+void prepare_sequences(const python_block_arena &self, const block_needs &needs,
+                       nb::handle stream) {
+  const stream_ref s = stream_of(stream);
+  self.run([&](kv::block_arena &a) {
+    return with_host_memory("KVArena.prepare", [&]() -> status {
+      std::vector<kv::growth> growths;
+      for (const auto &[blocks, after] : needs) growths.push_back({blocks, after});
+      return a.prepare(growths, s);
+    });
+  });
+}
+
 void bind_steps(nb::class_<python_block_arena> &c) {
-  c.def(
-       "prepare",
-       [](const python_block_arena &self, std::size_t free_blocks, nb::handle stream) {
-         const stream_ref s = stream_of(stream);
-         self.run([&](kv::block_arena &a) { return a.prepare(free_blocks, s); });
-       },
-       nb::arg("free_blocks"), nb::arg("stream").none() = nb::none(),
-       "The next step needs `free_blocks` blocks at most. A thread maps what is missing, and "
-       "unmaps "
-       "what is\n"
-       "free beyond that and beyond spare_blocks, once `stream` has done what is queued on it. "
-       "Returns at\n"
-       "once: call it while the step before runs.")
+  c.def("prepare", &prepare_sequences, nb::arg("sequences"), nb::arg("stream").none() = nb::none(),
+        "The next step needs these blocks: a pair for each sequence, of a number and the "
+        "sequence's last block,\n"
+        "or None where it begins. A thread maps what is missing, and unmaps the page groups that "
+        "are free beyond\n"
+        "that and beyond spare_blocks, once `stream` has done what is queued on it. Each sequence "
+        "gets page\n"
+        "groups of its own, so that they are free when it ends. Returns at once: call it while "
+        "the step before\n"
+        "runs.")
+      .def(
+          "prepare",
+          [](const python_block_arena &self, std::size_t free_blocks, nb::handle stream) {
+            const stream_ref s = stream_of(stream);
+            self.run([&](kv::block_arena &a) { return a.prepare(free_blocks, s); });
+          },
+          nb::arg("free_blocks"), nb::arg("stream").none() = nb::none(),
+          "The next step needs `free_blocks` blocks at most, wherever they are free: sequences "
+          "then "
+          "share page\n"
+          "groups, and hold them until all of them have ended.")
       .def(
           "begin_step",
           [](const python_block_arena &self) {
@@ -309,7 +331,7 @@ void bind_kv_arena(nb::module_ &m) {
   c.def(
       "__init__", &construct_block_arena, nb::kw_only(), nb::arg("layers"), nb::arg("tensors") = 2,
       nb::arg("heads"), nb::arg("dim"), nb::arg("dtype"), nb::arg("tokens_per_block") = 16,
-      nb::arg("blocks"), nb::arg("layers_per_range") = 0, nb::arg("spare_blocks") = 64,
+      nb::arg("blocks"), nb::arg("layers_per_range") = 0, nb::arg("spare_blocks") = 0,
       nb::arg("tag") = "kv cache", nb::arg("device") = 0, nb::arg("quota").none() = nb::none(),
       "blocks: the most there can be, which are addresses and no memory. tensors: of a layer; 1 "
       "for one\n"

@@ -220,8 +220,8 @@ void bind_kv_sequence_arena(nb::module_ &m) {
   c.def("__init__", &construct_sequence_arena, nb::kw_only(), nb::arg("layers"),
         nb::arg("tensors") = 2, nb::arg("heads"), nb::arg("dim"), nb::arg("dtype"),
         nb::arg("longest"), nb::arg("sequences"), nb::arg("layers_per_range") = 0,
-        nb::arg("spare_bytes") = std::size_t{64} << 20, nb::arg("tag") = "kv cache",
-        nb::arg("device") = 0, nb::arg("quota").none() = nb::none(),
+        nb::arg("spare_bytes") = 0, nb::arg("tag") = "kv cache", nb::arg("device") = 0,
+        nb::arg("quota").none() = nb::none(),
         "longest: tokens of a sequence; sequences: the most at once; both are addresses and no "
         "memory.\n"
         "spare_bytes: memory of removed sequences that is kept for new ones. The others as "

@@ -2,7 +2,7 @@
 # Sizes are bytes. No call waits, or calls a driver, with the GIL held.
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
-from typing import Any, Literal, final
+from typing import Any, Literal, final, overload
 
 # None (legacy default stream), a handle, or an object with __cuda_stream__, cuda_stream, handle or ptr.
 _Stream = Any
@@ -331,11 +331,15 @@ class KVArena:
         tokens_per_block: int = 16,
         blocks: int,
         layers_per_range: int = 0,
-        spare_blocks: int = 64,
+        spare_blocks: int = 0,
         tag: str = "kv cache",
         device: int = 0,
         quota: SharedQuota | None = None,
     ) -> None: ...
+    @overload
+    def prepare(self, sequences: Sequence[tuple[int, int | None]], stream: _Stream = None) -> None:
+        """For each sequence, how many blocks it needs, and its last block."""
+    @overload
     def prepare(self, free_blocks: int, stream: _Stream = None) -> None: ...
     def begin_step(self) -> int:
         """The bytes of device memory that were short: 0 where prepare() got all."""
@@ -393,7 +397,7 @@ class KVSequenceArena:
         longest: int,
         sequences: int,
         layers_per_range: int = 0,
-        spare_bytes: int = ...,
+        spare_bytes: int = 0,
         tag: str = "kv cache",
         device: int = 0,
         quota: SharedQuota | None = None,
