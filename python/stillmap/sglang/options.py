@@ -11,12 +11,9 @@ _VARIABLE = "STILLMAP_SGLANG_"
 
 @dataclass(frozen=True)
 class Options:
-    """cached_tokens: how much of the radix cache is kept that no request uses; None: an eighth of the slots.
-    lowest_first: freed slots are sorted before they are used again, so that the slots in use are together.
-    """
+    """cached_tokens: how much of the radix cache is kept that no request uses; None: an eighth of the slots."""
 
     cached_tokens: int | None = None
-    lowest_first: bool = True
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> Options | None:

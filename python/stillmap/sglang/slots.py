@@ -31,8 +31,6 @@ class GrowingSlots:
     def __init__(self, allocator: Any, buffers: GrowingBuffers, options: Options) -> None:
         self._allocator, self._buffers = allocator, buffers
         self._cached = allocator.size // 8 if options.cached_tokens is None else options.cached_tokens
-        if options.lowest_first:
-            allocator.need_sort = True  # SGLang's own: freed slots are sorted before they are used again
         self._size = allocator.page_size
         self._free_at_last_shrink = 0
         self._tree: Any = lambda: None

@@ -200,8 +200,8 @@ def numbers():
 
 PHASES = """
 random.seed(7)
-stillmap.sglang.enable(stillmap.sglang.Options(cached_tokens=2048, lowest_first=LOWEST_FIRST))
-stillmap.sglang.enable(stillmap.sglang.Options(cached_tokens=2048, lowest_first=LOWEST_FIRST))
+stillmap.sglang.enable(stillmap.sglang.Options(cached_tokens=2048))
+stillmap.sglang.enable(stillmap.sglang.Options(cached_tokens=2048))
 before = free()
 s = Server()
 number = numbers()
@@ -382,10 +382,7 @@ class KVCache(TestCase):
         print(self.program(code, timeout=900, quiet=False, SGLANG_ENABLE_POST_CAPTURE_KV_SIZING="1", **environment))
 
     def test_it_follows_the_load(self):
-        self.sglang(PHASES.replace("LOWEST_FIRST", "True"))
-
-    def test_with_slots_in_sglangs_order(self):
-        self.sglang(PHASES.replace("LOWEST_FIRST", "False"))
+        self.sglang(PHASES)
 
     def test_pages_of_slots(self):
         self.sglang(PAGED)
