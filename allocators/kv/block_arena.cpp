@@ -366,12 +366,15 @@ status block_arena::check_rests(std::span<const block_id> blocks) const {
   return {};
 }
 
+status block_arena::check_settled() const {
+  if (store_->suspended()) return suspended_error();
+  if (settled()) return {};
+  return make_error(errc::busy, "the arena's worker changes its memory: begin_step() first");
+}
+
 status block_arena::adopt(std::span<const block_id> blocks, device_address from) {
   const operation_scope scope("kv::block_arena::adopt");
-  if (store_->suspended()) return suspended_error();
-  if (!settled()) {
-    return make_error(errc::busy, "the arena's worker changes its memory: begin_step() first");
-  }
+  STILLMAP_RETURN_IF_ERROR(check_settled());
   STILLMAP_RETURN_IF_ERROR(mark(blocks));
   status given = check_rests(blocks);
   if (given) given = give_memory(blocks, [&] { return store_->adopt(from); });
@@ -668,10 +671,7 @@ std::vector<std::uint32_t> block_arena::cells_to_give(bool with_cached) const {
 result<std::size_t> block_arena::give_back(std::size_t bytes, std::size_t keep,
                                            std::vector<block_id> *evicted) {
   return with_host_memory("kv::block_arena::give_back", [&]() -> result<std::size_t> {
-    if (store_->suspended()) return suspended_error();
-    if (!settled()) {
-      return make_error(errc::busy, "the arena's worker changes its memory: begin_step() first");
-    }
+    STILLMAP_RETURN_IF_ERROR(check_settled());
     const std::vector<std::uint32_t> cells = cells_to_give(evicted != nullptr);
     if (evicted != nullptr) evicted->reserve(evicted->size() + stats_.cached);
     page_pool &pool = *store_->pool();

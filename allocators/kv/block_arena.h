@@ -233,6 +233,7 @@ class block_arena {
   template <class Work>
   status give_memory(std::span<const block_id> blocks, const Work &work);
   void use(std::span<const block_id> blocks);
+  status check_settled() const;
   status check_rests(std::span<const block_id> blocks) const;
   status copy(std::span<const block_move> moves, stream_ref stream) const;
   status release_one(block_id b, contents then);

@@ -249,11 +249,11 @@ result<std::size_t> group_store::settle() {
   work();
   STILLMAP_RETURN_IF_ERROR(device_.space().collect_range(block_->range()));
   const lock_guard lock(mutex_);
-  if (!failure_ && !failure_.error().is(errc::out_of_memory)) {
-    settled_.store(true, std::memory_order_release);
+  const bool is_for_finish = !failure_ && failure_.error().is(errc::out_of_memory);
+  settled_.store(!is_for_finish, std::memory_order_release);
+  if (!failure_ && !is_for_finish) {
     return tl::unexpected(std::exchange(failure_, status{}).error());
   }
-  if (failure_) settled_.store(true, std::memory_order_release);
   return created - std::min<std::size_t>(created, pool_->stats().created.bytes());
 }
 
