@@ -9,9 +9,9 @@
 #include "stillmap/checkpoint/prefix_cache/prefix_cache.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
 #include "tests/checkpoint/handoff/processes.h"
+#include "tests/checkpoint/prefix_cache/fixture.h"
 #include "tests/support/host_memory_sweep.h"
 #include "tests/support/refuse_each.h"
-#include "tests/system/kv/kv_test.h"
 
 namespace stillmap::testing {
 namespace {
@@ -22,12 +22,11 @@ using handoff::testing::other_process;
 using handoff::testing::part;
 using handoff::testing::say_and_end;
 using prefix_cache::entry;
-using keep_or_drop = kv::block_arena::contents;
 
-class prefix_cache_handoff_test : public kv_test {
+class prefix_cache_handoff_test : public prefix_cache_fixture {
  protected:
   void SetUp() override {
-    kv_test::SetUp();
+    prefix_cache_fixture::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     if (!dev().capabilities().posix_fd_export) GTEST_SKIP() << "needs pages that can be exported";
     if (part() == "heir") heir();
@@ -39,34 +38,6 @@ class prefix_cache_handoff_test : public kv_test {
     o.tokens_per_block = tokens_per_block;
     o.pool = *page_pool::create(dev(), {.exportable = handle_type::posix_fd, .keep_free = 0});
     return o;
-  }
-  static std::vector<entry> table(std::span<const kv::block_id> ids) {
-    std::vector<entry> out;
-    for (const kv::block_id b : ids) {
-      out.push_back({b, std::string("\0\xff", 2) + std::to_string(b * 7919)});
-    }
-    return out;
-  }
-  // Every third of 24 blocks, the last one first; one of them is used.
-  std::vector<entry> fill_cache(kv::block_arena &a) const {
-    const auto ids = filled_blocks(a, 24);
-    std::vector<kv::block_id> cached, others;
-    for (const kv::block_id b : ids) (b % 3 == 0 ? cached : others).push_back(b);
-    EXPECT_TRUE(a.release(std::span(cached).subspan(1), keep_or_drop::keep));
-    EXPECT_TRUE(a.release(others));
-    std::reverse(cached.begin(), cached.end());
-    return table(cached);
-  }
-  void expect_cached(const kv::block_arena &a, const std::vector<entry> &entries) const {
-    EXPECT_EQ(a.stats().cached, entries.size());
-    EXPECT_EQ(a.stats().used, 0u);
-    for (const entry &e : entries) EXPECT_TRUE(is_filled(a, e.block)) << "block " << e.block;
-  }
-  static void empty(kv::block_arena &a) {
-    std::vector<kv::block_id> evicted;
-    ASSERT_TRUE(a.evict(SIZE_MAX, evicted));
-    ASSERT_TRUE(a.trim());
-    EXPECT_EQ(a.stats().mapped_bytes, 0u);
   }
   static handoff::handoff_options anywhere() {
     handoff::handoff_options o;

@@ -11,9 +11,9 @@
 
 #include "stillmap/checkpoint/snapshot/snapshot.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
+#include "tests/checkpoint/prefix_cache/fixture.h"
 #include "tests/support/host_memory_sweep.h"
 #include "tests/support/refuse_each.h"
-#include "tests/system/kv/kv_test.h"
 
 namespace stillmap::testing {
 namespace {
@@ -21,10 +21,10 @@ namespace {
 using prefix_cache::entry;
 using keep = kv::block_arena::contents;
 
-class prefix_cache_test : public kv_test {
+class prefix_cache_test : public prefix_cache_fixture {
  protected:
   void SetUp() override {
-    kv_test::SetUp();
+    prefix_cache_fixture::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     folder_ = std::filesystem::path(::testing::TempDir()) /
               ("prefix_cache." + std::to_string(::getpid()));
@@ -33,40 +33,21 @@ class prefix_cache_test : public kv_test {
   }
   void TearDown() override {
     std::filesystem::remove_all(folder_);
-    kv_test::TearDown();
+    prefix_cache_fixture::TearDown();
   }
   std::string path(const char *name = "cache.smi") const { return folder_ / name; }
-  // Keys of any bytes.
-  static std::vector<entry> table(std::span<const kv::block_id> ids) {
-    std::vector<entry> out;
-    for (const kv::block_id b : ids) {
-      out.push_back({b, std::string("\0\xff", 2) + std::to_string(b * 7919)});
-    }
-    return out;
-  }
   static result<std::vector<entry>> load(kv::block_arena &a, const std::string &from) {
     return prefix_cache::load(a, from, stream_ref::legacy());
   }
   // An image of every third of 24 blocks, of which one is used.
   std::vector<entry> saved(const std::string &to, const kv::block_arena_options &o) const {
     const auto a = arena(o);
-    const auto ids = filled_blocks(*a, 24);
-    std::vector<kv::block_id> cached, others;
-    for (const kv::block_id b : ids) (b % 3 == 0 ? cached : others).push_back(b);
-    EXPECT_TRUE(a->release(std::span(cached).subspan(1), keep::keep));
-    EXPECT_TRUE(a->release(others));
-    std::reverse(cached.begin(), cached.end());
-    auto entries = table(cached);
+    const auto entries = fill_cache(*a);
     const auto written = prefix_cache::save(*a, entries, to);
     EXPECT_TRUE(written) << written.error().message();
     EXPECT_EQ(a->stats().used, 1u);
-    expect_filled(*a, cached);
+    for (const entry &e : entries) EXPECT_TRUE(is_filled(*a, e.block)) << "block " << e.block;
     return entries;
-  }
-  void expect_loaded(kv::block_arena &a, const std::vector<entry> &entries) const {
-    EXPECT_EQ(a.stats().cached, entries.size());
-    EXPECT_EQ(a.stats().used, 0u);
-    for (const entry &e : entries) EXPECT_TRUE(is_filled(a, e.block)) << "block " << e.block;
   }
 
  private:
@@ -85,7 +66,7 @@ TEST_F(prefix_cache_test, blocks_and_keys_come_back_at_other_addresses) {
     const auto back = load(*a, path());
     ASSERT_TRUE(back) << back.error().message();
     EXPECT_EQ(*back, entries);
-    expect_loaded(*a, entries);
+    expect_cached(*a, entries);
 
     // Hits are blocks as any: used, released, and evicted in the order of the table.
     const kv::block_id last = entries.back().block;
@@ -116,7 +97,7 @@ TEST_F(prefix_cache_test, another_process_loads_what_this_one_saved) {
     ASSERT_TRUE(back) << back.error().message();
     for (const entry &e : *back) EXPECT_EQ(e.key, table({&e.block, 1}).front().key);
     EXPECT_EQ(back->size(), 8u);
-    expect_loaded(*a, *back);
+    expect_cached(*a, *back);
     return;
   }
   saved(path(), options());
@@ -326,7 +307,7 @@ TEST_F(prefix_cache_test, a_damaged_file_changes_nothing) {
     const auto back = load(*a, path("damaged.smi"));
     if (back) {  // a byte of the padding
       EXPECT_EQ(*back, entries);
-      expect_loaded(*a, entries);
+      expect_cached(*a, entries);
       std::vector<kv::block_id> evicted;
       ASSERT_TRUE(a->evict(SIZE_MAX, evicted));
     } else {
@@ -339,7 +320,7 @@ TEST_F(prefix_cache_test, a_damaged_file_changes_nothing) {
   }
   EXPECT_GT(refused, 20u);
   ASSERT_TRUE(load(*a, path()));
-  expect_loaded(*a, entries);
+  expect_cached(*a, entries);
 }
 
 TEST_F(prefix_cache_test, each_driver_call_fails_once) {
@@ -368,7 +349,7 @@ TEST_F(prefix_cache_test, each_driver_call_fails_once) {
       const auto back = load(*target, path());
       EXPECT_TRUE(back) << back.error().message();
     }
-    expect_loaded(*target, entries);
+    expect_cached(*target, entries);
     std::vector<kv::block_id> evicted;
     EXPECT_TRUE(target->evict(SIZE_MAX, evicted));
     if (!target->trim()) {
@@ -401,7 +382,7 @@ TEST_F(prefix_cache_test, each_host_allocation_fails_once) {
   all += fail_each_allocation(
       [&](failing_allocation &failing) {
         const auto back = failing([&] { return load(*target, image); });
-        if (back) expect_loaded(*target, entries);
+        if (back) expect_cached(*target, entries);
         std::vector<kv::block_id> evicted;
         EXPECT_EQ(target->stats().used, 0u);
         EXPECT_EQ(target->stats().cached, back ? entries.size() : 0u);
