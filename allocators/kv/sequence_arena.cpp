@@ -71,12 +71,24 @@ virtual_range sequence_arena::range() const {
   return store_->block()->range();
 }
 
+const device &sequence_arena::device() const {
+  return store_->device();
+}
+
+const std::string &sequence_arena::tag() const {
+  return store_->block()->tag();
+}
+
 std::uint64_t sequence_arena::generation() const {
   return store_->block()->generation();
 }
 
-status sequence_arena::check(sequence_id s) const {
-  if (s.slot < slots_.size() && slots_[s.slot].live && slots_[s.slot].serial == s.serial) return {};
+bool sequence_arena::has(sequence_id s) const {
+  return s.slot < slots_.size() && slots_[s.slot].live && slots_[s.slot].serial == s.serial;
+}
+
+status sequence_arena::check_live(sequence_id s) const {
+  if (has(s)) return {};
   return make_error(errc::invalid_argument, "there is no such sequence, or no longer", s.slot);
 }
 
@@ -101,12 +113,12 @@ status sequence_arena::begin_step(stream_ref stream) {
   is_starved_ = !done && done.error().is(errc::out_of_memory);
   take_ready();
   const status copied = copy_tails(stream);
-  std::erase_if(leaving_, [&](std::uint32_t i) {
-    if (copied_from(i)) return false;
-    free_slot(i);
-    return true;
-  });
+  free_leaving();
   return done ? copied : done;
+}
+
+bool sequence_arena::settled() const {
+  return store_->settled();
 }
 
 // After the worker: a sequence has memory up to its first page group that has none. Where the wish for that came after
@@ -215,7 +227,7 @@ void sequence_arena::shrink(std::uint32_t i, std::uint32_t groups) {
 
 status sequence_arena::reserve(sequence_id s, std::size_t tokens) {
   const operation_scope scope("kv::sequence_arena::reserve");
-  STILLMAP_RETURN_IF_ERROR(check(s));
+  STILLMAP_RETURN_IF_ERROR(check_live(s));
   if (tokens > longest_) {
     return make_error(errc::invalid_argument,
                       "the sequence is longer than the longest there can be", tokens, longest_,
@@ -233,7 +245,7 @@ status sequence_arena::reserve(sequence_id s, std::size_t tokens) {
 }
 
 std::size_t sequence_arena::capacity(sequence_id s) const {
-  if (!check(s)) return 0;
+  if (!has(s)) return 0;
   const slot &of = slots_[s.slot];
   const std::size_t bytes = std::min(of.ready, of.asked) * layout_.page_bytes();
   return std::min(longest_, bytes / layout_.block_stride());
@@ -241,7 +253,7 @@ std::size_t sequence_arena::capacity(sequence_id s) const {
 
 status sequence_arena::release_beyond(sequence_id s, std::size_t tokens) {
   const operation_scope scope("kv::sequence_arena::release_beyond");
-  STILLMAP_RETURN_IF_ERROR(check(s));
+  STILLMAP_RETURN_IF_ERROR(check_live(s));
   const std::size_t keep = groups_for(std::min(tokens, longest_));
   if (keep > slots_[s.slot].wanted) return {};
   // Also where no page group is given up: what is beyond would be written again.
@@ -262,7 +274,7 @@ status sequence_arena::release_beyond(sequence_id s, std::size_t tokens) {
 
 result<sequence_id> sequence_arena::fork(sequence_id of, std::size_t tokens) {
   return with_host_memory("kv::sequence_arena::fork", [&]() -> result<sequence_id> {
-    STILLMAP_RETURN_IF_ERROR(check(of));
+    STILLMAP_RETURN_IF_ERROR(check_live(of));
     if (tokens > capacity(of)) {
       return make_error(errc::invalid_argument, "the sequence has no memory for as many tokens",
                         tokens, capacity(of), error_unit::items);
@@ -286,7 +298,7 @@ result<sequence_id> sequence_arena::fork(sequence_id of, std::size_t tokens) {
 
 status sequence_arena::remove(sequence_id s) {
   const operation_scope scope("kv::sequence_arena::remove");
-  STILLMAP_RETURN_IF_ERROR(check(s));
+  STILLMAP_RETURN_IF_ERROR(check_live(s));
   slot &gone = slots_[s.slot];
   gone.live = false;
   --stats_.sequences;
@@ -317,6 +329,134 @@ void sequence_arena::free_slot(std::uint32_t i) {
     shrink(i, 0);
     cooling_.push_back(i);
   }
+}
+
+void sequence_arena::free_leaving() {
+  std::erase_if(leaving_, [&](std::uint32_t i) {
+    if (copied_from(i)) return false;
+    free_slot(i);
+    return true;
+  });
+}
+
+// ---- sequences that were saved ---------------------------------------------------------------------
+
+status sequence_arena::check(std::span<const sequence_place> places) const {
+  const operation_scope scope("kv::sequence_arena::check");
+  if (places.size() > sequences_) {
+    return make_error(errc::invalid_argument, "there are more sequences than there can be",
+                      places.size(), sequences_, error_unit::items);
+  }
+  const auto full = [&](const sequence_place &p) {
+    return layout_.pages_within(0, p.tokens).count;
+  };
+  std::vector<bool> taken(slots_.size());
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const sequence_place &p = places[i];
+    if (p.slot >= slots_.size() || taken[p.slot]) {
+      return make_error(errc::invalid_argument, "the slot is none, or is named twice", p.slot,
+                        slots_.size());
+    }
+    taken[p.slot] = true;
+    if (p.tokens > longest_) {
+      return make_error(errc::invalid_argument,
+                        "the sequence is longer than the longest there can be", p.tokens, longest_,
+                        error_unit::items);
+    }
+    if (p.shared != 0 && (p.with >= i || p.shared > full(p) || p.shared > full(places[p.with]))) {
+      return make_error(errc::invalid_argument,
+                        "the sequence cannot share as many page groups with the other", p.slot);
+    }
+  }
+  return {};
+}
+
+// Wishes for what each has for itself.
+void sequence_arena::begin(std::span<const sequence_place> places) {
+  for (const sequence_place &p : places) {
+    slot &s = slots_[p.slot];
+    s.live = true;
+    s.is_broken = false;
+    s.asked = s.wanted = s.used = static_cast<std::uint32_t>(groups_for(p.tokens));
+    ++s.serial;
+    for (std::uint32_t g = p.shared; g < s.wanted; ++g) store_->want(group(p.slot, g));
+  }
+  std::erase_if(cold_, [&](std::uint32_t i) { return slots_[i].live; });
+  stats_.sequences += places.size();
+}
+
+// Wishes for what they share, once it is there. False if that is nothing.
+bool sequence_arena::share(std::span<const sequence_place> places) {
+  bool any = false;
+  for (const sequence_place &p : places) {
+    for (std::uint32_t g = 0; g < p.shared; ++g) {
+      std::uint32_t from = p.with;
+      while (g < places[from].shared) from = places[from].with;
+      store_->want_shared(group(p.slot, g), group(places[from].slot, g));
+      any = true;
+    }
+  }
+  return any;
+}
+
+bool sequence_arena::has_all(std::span<const sequence_place> places) {
+  return std::all_of(places.begin(), places.end(), [&](const sequence_place &p) {
+    slot &s = slots_[p.slot];
+    while (s.ready < s.wanted && store_->mapped(group(p.slot, s.ready))) ++s.ready;
+    return s.ready == s.wanted;
+  });
+}
+
+template <class Work>
+result<std::vector<sequence_id>> sequence_arena::make(std::span<const sequence_place> places,
+                                                      const Work &work) {
+  if (store_->suspended()) return suspended_error();
+  if (!settled()) {
+    return make_error(errc::busy, "the arena's worker changes its memory: begin_step() first");
+  }
+  if (stats_.sequences != 0) {
+    return make_error(errc::busy, "the arena has sequences: take one that has none",
+                      stats_.sequences, 0, error_unit::items);
+  }
+  STILLMAP_RETURN_IF_ERROR(check(places));
+  std::vector<sequence_id> made(places.size());
+  free_leaving();
+  STILLMAP_RETURN_IF_ERROR(trim());
+  take_ready();  // all slots are cold now
+  begin(places);
+  status done = work();
+  if (done && share(places)) done = work();
+  if (done && !has_all(places)) {
+    done = make_error(errc::busy, "the worker has not mapped all of the sequences: try again");
+  }
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    slot &s = slots_[places[i].slot];
+    made[i] = {places[i].slot, s.serial};
+    if (done) continue;
+    s.live = false;
+    shrink(places[i].slot, 0);
+    cooling_.push_back(places[i].slot);
+  }
+  if (done) return made;
+  stats_.sequences = 0;
+  return tl::unexpected(done.error());
+}
+
+result<std::vector<sequence_id>> sequence_arena::claim(std::span<const sequence_place> places,
+                                                       stream_ref stream) {
+  return with_host_memory("kv::sequence_arena::claim", [&]() -> result<std::vector<sequence_id>> {
+    STILLMAP_RETURN_IF_ERROR(group_store::check(stream));
+    return make(places, [&]() -> status {
+      STILLMAP_RETURN_IF_ERROR(store_->start(stream));
+      return store_->finish();
+    });
+  });
+}
+
+result<std::vector<sequence_id>> sequence_arena::adopt(std::span<const sequence_place> places,
+                                                       device_address from) {
+  return with_host_memory("kv::sequence_arena::adopt",
+                          [&] { return make(places, [&] { return store_->adopt(from); }); });
 }
 
 // ---- memory ----------------------------------------------------------------------------------------

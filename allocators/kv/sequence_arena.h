@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,15 @@ struct sequence_arena_options {
   std::shared_ptr<page_pool>
       pool{};  // empty: one of its own, which gives back what a step does not need
   std::string tag = "kv cache";  // for suspend, snapshots and reports
+};
+
+// Where a sequence lies whose contents were saved, and what it shares with one before it in a list.
+struct sequence_place {
+  std::uint32_t slot = 0;  // sequence_id::slot
+  std::size_t tokens = 0;
+  std::uint32_t shared = 0;  // page groups at its beginning that are also those of:
+  std::uint32_t with = 0;    // the index of that one in the list
+  bool operator==(const sequence_place &) const = default;
 };
 
 struct sequence_arena_stats {
@@ -68,6 +78,10 @@ class sequence_arena {
   // sequence's life. Requires: the sequence exists, layer < shape.layers, tensor < shape.tensors.
   device_address tensor(sequence_id s, std::uint32_t layer, std::uint32_t tensor) const;
   virtual_range range() const;
+  std::size_t longest() const { return longest_; }
+  std::size_t sequences() const { return sequences_; }  // the most at once
+  const stillmap::device &device() const;
+  const std::string &tag() const;
   // Rises whenever pages behind any address change.
   std::uint64_t generation() const;
 
@@ -86,6 +100,8 @@ class sequence_arena {
   //         mapped), busy (suspended), the driver's.
   // Cost:   no driver call and no synchronisation of the device, but for one copy per range and fork.
   status begin_step(stream_ref stream);
+  // The worker has nothing to do, and begin_step() has said so: no page is mapped or unmapped until prepare().
+  bool settled() const;
 
   // ---- sequences -----------------------------------------------------------------------------------
 
@@ -97,7 +113,8 @@ class sequence_arena {
   // Errors: invalid_argument (over the longest: value, limit; no such sequence), busy (a fork that has not got all its
   //         tokens).
   status reserve(sequence_id s, std::size_t tokens);
-  // Tokens that have memory now: a step may read and write them.
+  bool has(sequence_id s) const;
+  // Tokens that have memory now: a step may read and write them. 0 where there is no such sequence.
   std::size_t capacity(sequence_id s) const;
   // The sequence needs memory for `tokens` tokens only.
   // Errors: busy (it shares the page that the last of them is in: fork() it and remove it; it was forked or has grown
@@ -109,6 +126,27 @@ class sequence_arena {
   result<sequence_id> fork(sequence_id of, std::size_t tokens);
   // Errors: invalid_argument (no such sequence).
   status remove(sequence_id s);
+  // Makes these sequences in their old slots, with memory for their tokens, and shares what they share: for contents that
+  // were saved. Waits for the worker and for the device's work.
+  // Requires: the arena has no sequence.
+  // Ensures:  success: the ids, in their order. Failure: the arena has no sequence; some slots may have memory, which
+  //           prepare() gives back.
+  // Errors:   invalid_argument (what check() finds; the calling thread's default stream), busy (there are sequences: value;
+  //           begin_step() is missing; suspended), the driver's, out_of_memory (as begin_step(); of the host).
+  // Cost:     as trim(), two times prepare() and begin_step().
+  result<std::vector<sequence_id>> claim(std::span<const sequence_place> places, stream_ref stream);
+  // As claim(), with the pages that another process's arena had at the same places: no byte is copied. `from` is where
+  // that one's range() is mapped here; the pages stay there, too, until their owner unmaps them.
+  // Requires: the arena was of the same shape, layout and number of sequences; device work on them is done.
+  // Errors:   as claim(); invalid_argument (no whole pages are mapped at `from` in the places).
+  // Cost:     one map a page, one set-access a range and run of page groups.
+  result<std::vector<sequence_id>> adopt(std::span<const sequence_place> places,
+                                         device_address from);
+  // Whether there can be such sequences at once. May throw std::bad_alloc.
+  // Errors: invalid_argument (more sequences than there can be: value, limit; a slot that is none, or is named twice; over
+  //         the longest: value, limit; pages that one of the two does not fill, or of a sequence that does not come before:
+  //         value = the slot).
+  status check(std::span<const sequence_place> places) const;
 
   // ---- memory --------------------------------------------------------------------------------------
 
@@ -150,7 +188,7 @@ class sequence_arena {
     return static_cast<std::uint32_t>(n * groups_per_slot_ + i);
   }
   std::size_t groups_for(std::size_t tokens) const { return layout_.pages_of(0, tokens).count; }
-  status check(sequence_id s) const;
+  status check_live(sequence_id s) const;
   result<std::uint32_t> take_slot(bool with_memory);
   void grow(std::uint32_t i, std::uint32_t groups);
   void shrink(std::uint32_t i, std::uint32_t groups);
@@ -161,6 +199,12 @@ class sequence_arena {
   void take_ready();
   void break_fork(std::uint32_t i, std::uint32_t groups);
   status copy_tails(stream_ref stream);
+  void free_leaving();
+  template <class Work>
+  result<std::vector<sequence_id>> make(std::span<const sequence_place> places, const Work &work);
+  void begin(std::span<const sequence_place> places);
+  bool share(std::span<const sequence_place> places);
+  bool has_all(std::span<const sequence_place> places);
 
   const kv::layout layout_;
   const std::size_t longest_, sequences_, spare_groups_;

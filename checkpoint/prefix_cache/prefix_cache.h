@@ -1,5 +1,5 @@
-// A prefix cache that outlives its process: blocks of a KV arena and the keys by which an engine finds them, as one
-// image, or handed off to another process. docs/kv_restart.md
+// A prefix cache that outlives its process: blocks or sequences of a KV arena and the keys by which an engine finds them,
+// as one image, or handed off to another process. docs/kv_restart.md
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "stillmap/allocators/kv/block_arena.h"
+#include "stillmap/allocators/kv/sequence_arena.h"
 #include "stillmap/checkpoint/common/restored_memory.h"
 #include "stillmap/checkpoint/handoff/handoff.h"
 #include "stillmap/checkpoint/image/reader.h"
@@ -21,12 +22,19 @@ inline constexpr std::size_t max_key_bytes = 4096;
 inline constexpr std::size_t max_table_bytes = std::size_t{16} << 20;  // of one handoff
 // The name of the note that has the arena's shape and the entries.
 inline constexpr const char *record_note = "stillmap.prefix_cache";
+inline constexpr const char *sequence_record_note = "stillmap.prefix_cache.sequences";
 
 // One entry of an engine's prefix table.
 struct entry {
   kv::block_id block = 0;
   std::string key;  // any bytes: the engine's hash of the block's tokens and of all before them
   bool operator==(const entry &) const = default;
+};
+struct sequence_entry {
+  kv::sequence_id sequence;
+  std::size_t tokens = 0;  // of the sequence, from its beginning on
+  std::string key;
+  bool operator==(const sequence_entry &) const = default;
 };
 
 // Writes an image of the pages that hold these blocks, with the entries in their order, which is that of the latest use:
@@ -42,6 +50,12 @@ struct entry {
 // Cost:     as snapshot::save of the pages.
 result<image::written> save(const kv::block_arena &arena, std::span<const entry> entries,
                             const std::string &path, const image::write_options &options = {});
+// The same of sequences. What they share is in the image once.
+// Errors: invalid_argument (no such sequence, or named twice: value = its slot; more tokens than have memory: value, limit;
+//         tokens that end in a page which another entry has, too: value), else those of the other.
+result<image::written> save(const kv::sequence_arena &arena,
+                            std::span<const sequence_entry> entries, const std::string &path,
+                            const image::write_options &options = {});
 
 struct load_options {
   image::open_options image;  // parents, keys, limits
@@ -62,6 +76,15 @@ struct load_options {
 // Cost:     as kv::block_arena::claim, and one copy a chunk; the file is read twice.
 result<std::vector<entry>> load(kv::block_arena &arena, const std::string &path, stream_ref stream,
                                 const load_options &options = {});
+// The same of sequences, which are live, and share what they shared; they have new ids. Fork them on a hit.
+// Requires: the arena has no sequence. It has the shape, layout, number and longest of sequences and tag of the one that was
+//           saved; its addresses may be others.
+// Ensures:  failure: there is no sequence; some slots may have memory, which prepare() gives back.
+// Errors:   as the other; busy (the arena has sequences: value; begin_step() is missing); those of
+//           kv::sequence_arena::claim.
+// Cost:     as kv::sequence_arena::claim, and one copy a chunk; the file is read twice.
+result<std::vector<sequence_entry>> load(kv::sequence_arena &arena, const std::string &path,
+                                         stream_ref stream, const load_options &options = {});
 
 // Hands the memory of the arena off to another process of this machine, which has called handoff::receive(), together
 // with the entries, in their order. The entries travel in memory of their own, with the tag table_tag(arena.tag()). What is
@@ -77,6 +100,10 @@ result<std::vector<entry>> load(kv::block_arena &arena, const std::string &path,
 result<handoff::sent_memory> send(kv::block_arena &arena, std::span<const entry> entries,
                                   handoff::connection &to,
                                   const handoff::handoff_options &options = {});
+// The same of sequences. Those that no entry names are lost.
+result<handoff::sent_memory> send(kv::sequence_arena &arena,
+                                  std::span<const sequence_entry> entries, handoff::connection &to,
+                                  const handoff::handoff_options &options = {});
 std::string table_tag(const std::string &arena_tag);
 
 // Moves blocks that came so into an arena of this process, under their ids, as cached blocks, and returns the entries
@@ -89,5 +116,8 @@ std::string table_tag(const std::string &arena_tag);
 // Threads:  as the arena. Stream: waits for the device's work.
 // Cost:     as kv::block_arena::adopt, and two copies to the host.
 result<std::vector<entry>> adopt(kv::block_arena &arena, const checkpoint::restored_memory &from);
+// The same of sequences. Requires, ensures: as load() of sequences. Errors, cost: as the other, of kv::sequence_arena.
+result<std::vector<sequence_entry>> adopt(kv::sequence_arena &arena,
+                                          const checkpoint::restored_memory &from);
 
 }  // namespace stillmap::prefix_cache

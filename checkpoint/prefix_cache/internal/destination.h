@@ -1,20 +1,22 @@
 // The arena that a prefix cache comes into.
 #pragma once
 
-#include <span>
-#include <vector>
-
-#include "stillmap/allocators/kv/block_arena.h"
 #include "stillmap/checkpoint/prefix_cache/internal/record.h"
+#include "stillmap/vmm/base/try.h"
 
 namespace stillmap::prefix_cache {
 
-// Errors: busy (blocks that are used or cached: value).
-status check_unused(const kv::block_arena &arena);
-// Errors: invalid_argument (detail().found = `shape`, expected = the arena's).
-status check_shape(const kv::block_arena &arena, const arena_shape &shape);
-std::vector<kv::block_id> blocks_of(std::span<const entry> entries);
-// Used blocks are cached from now on, the first ones as those that were used longest ago.
-void keep_in_order(kv::block_arena &arena, std::span<const kv::block_id> blocks);
+// `Cache`: block_cache or sequence_cache.
+// Errors: invalid_argument (detail().found = the record's shape, expected = the arena's), corrupt.
+template <class Cache>
+status check_fits(const typename Cache::arena &arena, const typename Cache::record &r) {
+  const arena_shape here = Cache::shape_of(arena);
+  if (r.shape == here) return Cache::check(arena, r);
+  const error e =
+      make_error(errc::invalid_argument, "the prefix cache is of an arena of another shape")
+          .value();
+  return tl::unexpected(
+      e.with({.found = r.shape.text(Cache::places), .expected = here.text(Cache::places)}));
+}
 
 }  // namespace stillmap::prefix_cache

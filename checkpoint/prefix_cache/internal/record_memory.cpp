@@ -1,12 +1,13 @@
 #include "stillmap/checkpoint/prefix_cache/internal/record_memory.h"
 
+#include "stillmap/checkpoint/prefix_cache/prefix_cache.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/context.h"
 
 namespace stillmap::prefix_cache {
 
-result<growable_buffer> write_record(const device &d, const std::string &tag, const record &r) {
-  const std::vector<std::byte> bytes = encode(r);
+result<growable_buffer> write_record(const device &d, const std::string &tag,
+                                     std::span<const std::byte> bytes) {
   if (bytes.size() > max_table_bytes) {
     return make_error(errc::invalid_argument,
                       "a handoff cannot have as many entries: use shorter keys, or send fewer",
@@ -26,7 +27,8 @@ result<growable_buffer> write_record(const device &d, const std::string &tag, co
   return out;
 }
 
-result<record> read_record(const checkpoint::restored_memory &from, const std::string &tag) {
+result<std::vector<std::byte>> read_record(const checkpoint::restored_memory &from,
+                                           const std::string &tag) {
   const std::vector<virtual_range> at = from.tagged(tag);
   if (at.size() != 1) {
     return make_error(errc::invalid_argument, "the memory has no prefix table, or several",
@@ -48,7 +50,7 @@ result<record> read_record(const checkpoint::restored_memory &from, const std::s
   std::vector<std::byte> bytes(length);
   STILLMAP_RETURN_IF_ERROR(
       from.device().driver().copy_to_host(bytes.data(), at.front().begin + sizeof length, length));
-  return decode(bytes);
+  return bytes;
 }
 
 }  // namespace stillmap::prefix_cache

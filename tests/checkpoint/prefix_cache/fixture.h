@@ -2,10 +2,14 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "stillmap/checkpoint/prefix_cache/prefix_cache.h"
@@ -45,6 +49,33 @@ class prefix_cache_fixture : public kv_test {
     ASSERT_TRUE(a.evict(SIZE_MAX, evicted));
     ASSERT_TRUE(a.trim());
     EXPECT_EQ(a.stats().mapped_bytes, 0u);
+  }
+
+  static handoff::handoff_options anywhere() {
+    handoff::handoff_options o;
+    o.timeout = std::chrono::seconds(30);
+    o.where = checkpoint::placement::anywhere;
+    return o;
+  }
+
+  // What is sent comes back at other addresses of this process.
+  struct exchange {
+    result<handoff::sent_memory> sent = tl::unexpected(error{});
+    result<checkpoint::restored_memory> received = tl::unexpected(error{});
+  };
+  template <class Send>
+  exchange exchanged(const Send &send) const {
+    std::array<int, 2> ends{};
+    exchange out;
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+    auto to = handoff::connection::adopt(owned_fd(ends[0]));
+    auto from = handoff::connection::adopt(owned_fd(ends[1]));
+    EXPECT_TRUE(to && from);
+    std::thread receiver([&] { out.received = handoff::receive(dev(), *from, anywhere()); });
+    out.sent = send(*to);
+    { const auto closed = std::move(*to); }
+    receiver.join();
+    return out;
   }
 };
 

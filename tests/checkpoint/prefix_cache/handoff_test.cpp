@@ -1,10 +1,8 @@
 // Prefix caches that another process takes over: every byte, the table, and failures.
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
-#include <thread>
 
 #include "stillmap/checkpoint/prefix_cache/prefix_cache.h"
 #include "stillmap/checkpoint/suspend/suspender.h"
@@ -17,7 +15,6 @@ namespace stillmap::testing {
 namespace {
 
 using namespace std::chrono_literals;
-using checkpoint::restored_memory;
 using handoff::testing::other_process;
 using handoff::testing::part;
 using handoff::testing::say_and_end;
@@ -39,35 +36,9 @@ class prefix_cache_handoff_test : public prefix_cache_fixture {
     o.pool = *page_pool::create(dev(), {.exportable = handle_type::posix_fd, .keep_free = 0});
     return o;
   }
-  static handoff::handoff_options anywhere() {
-    handoff::handoff_options o;
-    o.timeout = 30s;
-    o.where = checkpoint::placement::anywhere;
-    return o;
-  }
-
-  // What is sent comes back at other addresses of this process.
-  struct exchange {
-    result<handoff::sent_memory> sent = tl::unexpected(error{});
-    result<restored_memory> received = tl::unexpected(error{});
-  };
   exchange send_here(kv::block_arena &a, std::span<const entry> entries) const {
     return exchanged(
         [&](handoff::connection &to) { return prefix_cache::send(a, entries, to, anywhere()); });
-  }
-  template <class Send>
-  exchange exchanged(const Send &send) const {
-    std::array<int, 2> ends{};
-    exchange out;
-    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
-    auto to = handoff::connection::adopt(owned_fd(ends[0]));
-    auto from = handoff::connection::adopt(owned_fd(ends[1]));
-    EXPECT_TRUE(to && from);
-    std::thread receiver([&] { out.received = handoff::receive(dev(), *from, anywhere()); });
-    out.sent = send(*to);
-    { const auto closed = std::move(*to); }
-    receiver.join();
-    return out;
   }
 
  private:
