@@ -403,6 +403,45 @@ class Memory(TestCase):
         self.assertEqual(self.program(MEMORY), "")
 
 
+EVICTION = """
+import torch, types
+from stillmap.vllm.kv_cache.free_blocks import FreeBlocks
+from stillmap.vllm.kv_cache.memory import CacheMemory
+from stillmap.vllm.kv_cache.placement import Placement
+
+class Pool:
+    num_gpu_blocks = 16
+    blocks = [types.SimpleNamespace(block_id=i) for i in range(16)]
+    evicted = []
+    def _maybe_evict_cached_block(self, block):
+        self.evicted.append(block)
+
+# A block has a page of its own, so single blocks are evicted.
+pool = Pool()
+memory = CacheMemory(Placement(16, 1, 2 << 20, True), 1, torch.device("cuda", 0))
+free = FreeBlocks(pool, memory, most_cached=16, evicted_at_once=1)
+free.popleft_n(1)
+for order in (1, -1):  # of the blocks' numbers in a prompt
+    blocks = sorted(free.popleft_n(12), key=lambda b: order * b.block_id)
+    free.prepend_n(blocks[::-1])
+    first, second = free.popleft_n(6), free.popleft_n(6)
+    assert first + second == blocks, "the arena gives out first what was released last"
+    for prompt in (first, second):
+        free.append_n(prompt[::-1])  # as vLLM does
+    assert memory.cached == 12 and memory.free == 0
+    free._evict(4)
+    assert pool.evicted == first[:1:-1], (first, pool.evicted)
+    free._evict(8)
+    pool.evicted.clear()
+"""
+
+
+@needs("torch")
+class Eviction(TestCase):
+    def test_the_end_of_the_oldest_prompt_goes_first(self):
+        self.assertEqual(self.program(EVICTION), "")
+
+
 @needs("vllm")
 class Refused(unittest.TestCase):
     def test_what_cannot_grow_is_refused(self):

@@ -98,10 +98,10 @@ class FreeBlocks:
     # ---- inside ----
 
     def _release(self, blocks: Sequence[Any], keep: bool) -> None:
-        if not blocks:
-            return
-        self._memory.arena.release([b.block_id for b in blocks], keep=keep)
-        if self._memory.used == 0:
+        for block in blocks:
+            # One after the other: the arena evicts first what was released first, and vLLM frees the end of a prompt first.
+            self._memory.arena.release([block.block_id], keep=keep)
+        if blocks and self._memory.used == 0:
             # The engine may rest now, and then there is no step that gives memory back. All steps have been queued:
             # vLLM schedules and queues a step before it frees what the one before has done.
             self.prepare(0)
