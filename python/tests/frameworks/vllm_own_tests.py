@@ -40,6 +40,17 @@ def pytest_configure(config):
     theirs.CuMemBackend = StillmapBackend
 
 
+def unpack(archive, files, folder):
+    with tarfile.open(archive) as source:
+        top = source.getnames()[0].split("/")[0]
+        for file in files:
+            at = pathlib.Path(folder, file)
+            at.parent.mkdir(parents=True, exist_ok=True)
+            at.write_bytes(source.extractfile(top + "/" + file).read())
+            for package in [p for p in at.parents if folder in str(p.parent)]:
+                (package / "__init__.py").touch()
+
+
 def without(patterns, text):
     for pattern in patterns:
         text, found = re.subn(pattern, r"\1pass", text, flags=re.M)
@@ -63,14 +74,8 @@ def run(folder, with_ours):
 def main():
     worse = []
     print("| tests | allocator | run | passed |")
-    with tempfile.TemporaryDirectory() as folder, tarfile.open(sys.argv[1]) as archive:
-        top = archive.getnames()[0].split("/")[0]
-        for file in FILES:
-            at = pathlib.Path(folder, file)
-            at.parent.mkdir(parents=True, exist_ok=True)
-            at.write_bytes(archive.extractfile(top + "/" + file).read())
-            for package in [p for p in at.parents if folder in str(p.parent)]:
-                (package / "__init__.py").touch()
+    with tempfile.TemporaryDirectory() as folder:
+        unpack(sys.argv[1], FILES, folder)
         allocator = pathlib.Path(folder, ALLOCATOR)
         as_it_is = allocator.read_text()
         for tests, values in (("as they are", True), ("without comparisons of values", False)):
