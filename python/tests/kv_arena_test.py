@@ -389,7 +389,7 @@ class Memory(TestCase):
 
 
 @needs_vmm
-class Sequences(TestCase):
+class Growths(TestCase):
     def test_one_that_ends_frees_its_page_groups(self):
         with arena(blocks=64, layers_per_range=8) as kv:
             per_group = kv.layout["group_bytes"] // (kv.layout["block_stride"])
