@@ -177,7 +177,7 @@ ensure_ci_packages() {
   local criu=libcriu-dev
   [[ $(sed -n 's/^VERSION_ID=//p' /etc/os-release) != '"12"' ]] || criu=criu
   ensure_packages abigail-tools clang clang-format-14 cmake "$criu" dpkg-dev libgtest-dev libslurm-dev lintian make mmdebstrap munge \
-    ninja-build pkgconf python3-pytest slurm-wlm spin systemd universal-ctags
+    ninja-build pkgconf pyflakes3 python3-pytest slurm-wlm spin systemd universal-ctags
 }
 
 # Bazel in this project, with little to say: progress, warnings and errors. STILLMAP_BAZEL_FLAGS adds

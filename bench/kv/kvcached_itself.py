@@ -145,7 +145,7 @@ def main():
 
     allocs, frees = Meter(hostcuda), Meter(hostcuda)
     blocks = {}  # by the name in the file
-    named_blocks = steps = busy = late = unsampled = 0
+    named_blocks = steps = busy = late = 0
     sum_held = sum_wanted = peak_held = peak_wanted = 0
     samples = open(arguments.samples, "w", encoding="ascii") if arguments.samples else None
     began = time.monotonic()

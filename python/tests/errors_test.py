@@ -3,7 +3,7 @@
 import unittest
 
 import stillmap
-from support import MiB, TestCase, device, driver, needs_vmm
+from support import TestCase, device, driver, needs_vmm
 
 
 class OutOfMemory(TestCase):

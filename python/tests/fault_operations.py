@@ -181,7 +181,7 @@ def add_views(table):
 
 def heap(**options):
     def set_up(bench):
-        made = bench.put("heap", stillmap.CachingAllocator(tag=TAG, **options))
+        bench.put("heap", stillmap.CachingAllocator(tag=TAG, **options))
         for name, size in (("small", 1000), ("large", 3 * MiB)):
             allocate(bench, name, size)
         bench.write_new_blocks()

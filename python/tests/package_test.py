@@ -1,6 +1,5 @@
 """The package as a whole: import, exceptions, traces, the command, the shared object."""
 
-import ctypes
 import os
 import pickle
 import shutil

@@ -1,7 +1,6 @@
 """stillmap.torch.publish and attach: processes that have one copy of a state dict, at the same addresses."""
 
 import json
-import os
 import unittest
 
 from processes import TENSORS, TestCase, needs
