@@ -147,7 +147,8 @@ class block_arena {
   // Errors: invalid_argument (a block that is free, or is none: value, limit = blocks()).
   status retain(std::span<const block_id> blocks);
   enum class contents { drop, keep };
-  // One reference less. A block without references is free, or, with contents::keep, cached.
+  // One reference less. A block without references is free, or, with contents::keep, cached. Blocks of one call are equally
+  // old for evict(): release the end of a prompt, which is to go first, in a call before that for its beginning.
   // Errors: invalid_argument (a block that is not used).
   status release(std::span<const block_id> blocks, contents then = contents::drop);
   // It is used or cached. False where there is no such block.
