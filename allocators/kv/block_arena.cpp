@@ -5,6 +5,7 @@
 #include "stillmap/allocators/kv/internal/block_store.h"
 #include "stillmap/allocators/kv/internal/create_pool.h"
 #include "stillmap/allocators/kv/internal/group_store.h"
+#include "stillmap/allocators/kv/internal/pool_release.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
 #include "stillmap/vmm/context.h"
@@ -674,29 +675,18 @@ result<std::size_t> block_arena::give_back(std::size_t bytes, std::size_t keep,
     STILLMAP_RETURN_IF_ERROR(check_settled());
     const std::vector<std::uint32_t> cells = cells_to_give(evicted != nullptr);
     if (evicted != nullptr) evicted->reserve(evicted->size() + stats_.cached);
-    page_pool &pool = *store_->pool();
-    const std::uint64_t before = pool.stats().pages_released;
-    const auto missing = [&] {
-      const std::size_t released = (pool.stats().pages_released - before) * pool.page_bytes();
-      return bytes - std::min(bytes, released);
-    };
-    const auto trim_pool = [&]() -> status {
-      const std::size_t free = pool.stats().free.bytes(), most = std::min(free, missing());
-      if (most == 0) return {};
-      STILLMAP_RETURN_IF_ERROR(pool.trim(free - most));
-      return {};
-    };
-    STILLMAP_RETURN_IF_ERROR(trim_pool());
+    const pool_release pool(*store_->pool(), bytes);
+    STILLMAP_RETURN_IF_ERROR(pool.trim());
     std::size_t given_up = 0;
     for (const std::uint32_t c : cells) {
-      if (given_up * layout_.group_bytes() >= missing()) break;
+      if (given_up * layout_.group_bytes() >= pool.missing()) break;
       if (cells_[c].cached != 0) evict_cell(c, *evicted);
       // One that has to stay is free, so that the next one need not.
       if (free_ready_ - blocks_of(c) >= keep) given_up += take_memory(c);
     }
     if (given_up != 0) STILLMAP_RETURN_IF_ERROR(store_->settle());
-    STILLMAP_RETURN_IF_ERROR(trim_pool());
-    return (pool.stats().pages_released - before) * pool.page_bytes();
+    STILLMAP_RETURN_IF_ERROR(pool.trim());
+    return pool.released();
   });
 }
 

@@ -86,9 +86,9 @@ std::uint64_t cache_offer::wanted() const noexcept {
   return std::max(b.free, b.evictable);
 }
 
-result<std::size_t> cache_offer::give(block_arena &arena, std::size_t keep,
-                                      std::vector<block_id> &evicted) {
-  const operation_scope scope("kv::cache_offer::give");
+// give(bytes, whether contents may go).
+template <class Give>
+result<std::size_t> cache_offer::answer(const Give &give) {
   const requests::bytes before = requests_->noted();
   // Who still asks does so again.
   requests_->note({});
@@ -99,13 +99,28 @@ result<std::size_t> cache_offer::give(block_arena &arena, std::size_t keep,
   const requests::bytes now = requests_->noted();
   const std::uint64_t bytes = std::max(now.free, now.evictable);
   if (bytes == 0) return std::size_t{0};
-  STILLMAP_ASSIGN_OR_RETURN(const std::size_t given,
-                            arena.give_back(bytes, keep, now.evictable == 0 ? nullptr : &evicted));
+  STILLMAP_ASSIGN_OR_RETURN(const std::size_t given, give(bytes, now.evictable != 0));
   requests_->begin_answer(given);
   const auto told = quota_->retry_reclaim();
   requests_->end_answer();
   if (!told) report_background_error(told.error());
   return given;
+}
+
+result<std::size_t> cache_offer::give(block_arena &arena, std::size_t keep,
+                                      std::vector<block_id> &evicted) {
+  const operation_scope scope("kv::cache_offer::give");
+  return answer([&](std::size_t bytes, bool with_contents) {
+    return arena.give_back(bytes, keep, with_contents ? &evicted : nullptr);
+  });
+}
+
+result<std::size_t> cache_offer::give(sequence_arena &arena, std::span<const sequence_id> cached,
+                                      std::vector<sequence_id> &removed) {
+  const operation_scope scope("kv::cache_offer::give");
+  return answer([&](std::size_t bytes, bool with_contents) {
+    return arena.give_back(bytes, with_contents ? cached : std::span<const sequence_id>(), removed);
+  });
 }
 
 }  // namespace stillmap::kv

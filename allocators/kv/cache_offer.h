@@ -1,12 +1,14 @@
-// Cached blocks of a block arena that go when others of a quota ask for memory. docs/kv_arena.md#under-a-quota
+// Cached blocks or sequences of an arena that go when others of a quota ask for memory. docs/kv_arena.md#under-a-quota
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "stillmap/allocators/kv/block_arena.h"
+#include "stillmap/allocators/kv/sequence_arena.h"
 #include "stillmap/vmm/memory_quota.h"
 
 namespace stillmap::kv {
@@ -37,10 +39,17 @@ class cache_offer {
   // Errors:  those of block_arena::give_back and of the quota.
   // Cost:    six system calls of a shared_quota; where somebody asks, those of give_back().
   result<std::size_t> give(block_arena &arena, std::size_t keep, std::vector<block_id> &evicted);
+  // The same of sequences, with sequence_arena::give_back(): those of `cached` go in this order.
+  // Ensures: failure: `removed` names what was removed; those that asked still wait, and wanted() says so.
+  // Errors:  those of sequence_arena::give_back and of the quota.
+  result<std::size_t> give(sequence_arena &arena, std::span<const sequence_id> cached,
+                           std::vector<sequence_id> &removed);
 
  private:
   class requests;
   cache_offer(std::shared_ptr<memory_quota> quota, std::shared_ptr<requests> r);
+  template <class Give>
+  result<std::size_t> answer(const Give &give);
 
   const std::shared_ptr<memory_quota> quota_;
   const std::shared_ptr<requests> requests_;

@@ -4,8 +4,10 @@
 
 #include "stillmap/allocators/kv/internal/create_pool.h"
 #include "stillmap/allocators/kv/internal/group_store.h"
+#include "stillmap/allocators/kv/internal/pool_release.h"
 #include "stillmap/vmm/base/host_memory.h"
 #include "stillmap/vmm/base/try.h"
+#include "stillmap/vmm/base/units.h"
 #include "stillmap/vmm/context.h"
 
 namespace stillmap::kv {
@@ -331,6 +333,12 @@ void sequence_arena::free_slot(std::uint32_t i) {
   }
 }
 
+status sequence_arena::check_settled() const {
+  if (store_->suspended()) return suspended_error();
+  if (settled()) return {};
+  return make_error(errc::busy, "the arena's worker changes its memory: begin_step() first");
+}
+
 void sequence_arena::free_leaving() {
   std::erase_if(leaving_, [&](std::uint32_t i) {
     if (copied_from(i)) return false;
@@ -410,10 +418,7 @@ bool sequence_arena::has_all(std::span<const sequence_place> places) {
 template <class Work>
 result<std::vector<sequence_id>> sequence_arena::make(std::span<const sequence_place> places,
                                                       const Work &work) {
-  if (store_->suspended()) return suspended_error();
-  if (!settled()) {
-    return make_error(errc::busy, "the arena's worker changes its memory: begin_step() first");
-  }
+  STILLMAP_RETURN_IF_ERROR(check_settled());
   if (stats_.sequences != 0) {
     return make_error(errc::busy, "the arena has sequences: take one that has none",
                       stats_.sequences, 0, error_unit::items);
@@ -509,6 +514,44 @@ result<std::size_t> sequence_arena::trim() {
   if (store_->suspended()) return suspended_error();
   trim_spare(0);
   return store_->settle();
+}
+
+// Page groups that nobody else has: what removing it leaves without a use.
+std::uint32_t sequence_arena::own_groups(std::uint32_t i) const {
+  std::uint32_t own = 0;
+  for (std::uint32_t g = 0; g < slots_[i].wanted; ++g) {
+    own += store_->mapped(group(i, g)) && !store_->shared(group(i, g)) ? 1 : 0;
+  }
+  return own;
+}
+
+result<std::size_t> sequence_arena::give_back(std::size_t bytes,
+                                              std::span<const sequence_id> cached,
+                                              std::vector<sequence_id> &removed) {
+  return with_host_memory("kv::sequence_arena::give_back", [&]() -> result<std::size_t> {
+    STILLMAP_RETURN_IF_ERROR(check_settled());
+    for (const sequence_id s : cached) STILLMAP_RETURN_IF_ERROR(check_live(s));
+    removed.reserve(removed.size() + cached.size());
+    const pool_release pool(*store_->pool(), bytes);
+    STILLMAP_RETURN_IF_ERROR(pool.trim());
+    const std::size_t wanted = divide_up(pool.missing(), layout_.group_bytes());
+    std::size_t given_up = 0;  // beside what is spare
+    for (const sequence_id s : cached) {
+      if (given_up + spare_ >= wanted) break;
+      if (!has(s) || copied_from(s.slot)) continue;
+      const std::uint32_t own = own_groups(s.slot);
+      const std::size_t spare = spare_;
+      static_cast<void>(remove(s));
+      removed.push_back(s);
+      if (spare_ == spare) given_up += own;
+    }
+    if (wanted != 0) {
+      trim_spare(spare_ - std::min(spare_, wanted - std::min(wanted, given_up)));
+      STILLMAP_RETURN_IF_ERROR(store_->settle());
+    }
+    STILLMAP_RETURN_IF_ERROR(pool.trim());
+    return pool.released();
+  });
 }
 
 sequence_arena_stats sequence_arena::stats() const {

@@ -158,6 +158,15 @@ class sequence_arena {
   // of the caller's. Returns the bytes that the device got.
   // Errors: the driver's, busy (suspended).
   result<std::size_t> trim();
+  // Gives `bytes` back to the device, as whole page groups, so long as there are any: free pages of the pool; memory of
+  // removed sequences; then sequences of `cached`, in this order, are removed, and appended to `removed`. Pages that they
+  // share with others stay. Waits for the device's work, unless the pool has enough. Returns the bytes that the pool released
+  // meanwhile.
+  // Ensures: failure: what was removed is in `removed`.
+  // Errors:  invalid_argument (no such sequence), busy (begin_step() is missing; suspended), the driver's, out_of_memory
+  //          (of the host: nothing is removed).
+  result<std::size_t> give_back(std::size_t bytes, std::span<const sequence_id> cached,
+                                std::vector<sequence_id> &removed);
 
   sequence_arena_stats stats() const;  // may throw std::bad_alloc
 
@@ -200,6 +209,8 @@ class sequence_arena {
   void break_fork(std::uint32_t i, std::uint32_t groups);
   status copy_tails(stream_ref stream);
   void free_leaving();
+  status check_settled() const;
+  std::uint32_t own_groups(std::uint32_t i) const;
   template <class Work>
   result<std::vector<sequence_id>> make(std::span<const sequence_place> places, const Work &work);
   void begin(std::span<const sequence_place> places);
