@@ -11,7 +11,6 @@
 
 #include "tests/allocators/kv/contents.h"
 #include "tests/allocators/kv/played_quota.h"
-#include "tests/support/buffer_test.h"
 #include "tests/support/host_memory_sweep.h"
 #include "tests/support/refuse_each.h"
 
@@ -21,34 +20,18 @@ namespace {
 using kv::block_arena;
 using kv::block_id;
 
-class kv_cache_offer : public buffer_test {
+class kv_cache_offer : public offer_test {
  protected:
-  void SetUp() override {
-    buffer_test::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    STILLMAP_NEEDS_VMM();
-    STILLMAP_NEEDS_HOSTCUDA();
-  }
-  void TearDown() override {
-    accept_background_errors();
-    buffer_test::TearDown();
-  }
   // Four blocks in a page group, which is a page in each of two ranges.
   std::unique_ptr<block_arena> make_arena(std::size_t spare = 0) const {
-    const auto pool = page_pool::create(dev(), {.keep_free = 0, .quota = quota_});
     auto made = block_arena::create(dev(), {.shape = {4, 2, page() / 64},
                                             .tokens_per_block = 4,
                                             .blocks = 256,
                                             .layers_per_range = 2,
                                             .spare_blocks = spare,
-                                            .pool = pool ? *pool : nullptr});
+                                            .pool = make_pool()});
     return made ? std::move(*made) : nullptr;
   }
-  std::unique_ptr<kv::cache_offer> make_offer() const {
-    auto made = kv::cache_offer::create(quota_);
-    return made ? std::move(*made) : nullptr;
-  }
-  std::size_t group() const { return 2 * page(); }
   static status step(block_arena &a, std::size_t free) {
     const status prepared = a.prepare(free, stream_ref::legacy());
     const status begun = a.begin_step();
@@ -79,8 +62,6 @@ class kv_cache_offer : public buffer_test {
     }
   }
   bool give_in_steps();
-
-  const std::shared_ptr<played_quota> quota_ = std::make_shared<played_quota>();
 };
 
 constexpr auto keep_contents = block_arena::contents::keep;

@@ -8,7 +8,10 @@
 #include <memory>
 #include <optional>
 
+#include "stillmap/allocators/kv/cache_offer.h"
 #include "stillmap/vmm/memory_quota.h"
+#include "stillmap/vmm/page_pool.h"
+#include "tests/support/buffer_test.h"
 
 namespace stillmap::testing {
 
@@ -59,6 +62,34 @@ class played_quota final : public memory_quota {
   std::array<std::function<std::uint64_t(std::uint64_t)>, reclaim_kinds> reclaimers_;
   std::optional<std::uint64_t> bytes_;
   reclaim_kind kind_{};
+};
+
+// What offers memory to a quota that the test plays.
+class offer_test : public buffer_test {
+ protected:
+  void SetUp() override {
+    buffer_test::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    STILLMAP_NEEDS_VMM();
+    STILLMAP_NEEDS_HOSTCUDA();
+  }
+  void TearDown() override {
+    accept_background_errors();
+    buffer_test::TearDown();
+  }
+  std::unique_ptr<kv::cache_offer> make_offer() const {
+    auto made = kv::cache_offer::create(quota_);
+    return made ? std::move(*made) : nullptr;
+  }
+  // Of an arena.
+  std::shared_ptr<page_pool> make_pool() const {
+    const auto pool = page_pool::create(dev(), {.keep_free = 0, .quota = quota_});
+    return pool ? *pool : nullptr;
+  }
+  // Bytes of a page group, which is a page in each of two ranges.
+  std::size_t group() const { return 2 * page(); }
+
+  const std::shared_ptr<played_quota> quota_ = std::make_shared<played_quota>();
 };
 
 }  // namespace stillmap::testing

@@ -5,7 +5,6 @@
 
 #include "stillmap/allocators/kv/cache_offer.h"
 #include "tests/allocators/kv/played_quota.h"
-#include "tests/support/buffer_test.h"
 #include "tests/support/host_memory_sweep.h"
 #include "tests/support/refuse_each.h"
 
@@ -15,34 +14,18 @@ namespace {
 using kv::sequence_arena;
 using kv::sequence_id;
 
-class kv_sequence_offer : public buffer_test {
+class kv_sequence_offer : public offer_test {
  protected:
-  void SetUp() override {
-    buffer_test::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    STILLMAP_NEEDS_VMM();
-    STILLMAP_NEEDS_HOSTCUDA();
-  }
-  void TearDown() override {
-    accept_background_errors();
-    buffer_test::TearDown();
-  }
   // 32 tokens in a page group, which is a page in each of two ranges.
   std::unique_ptr<sequence_arena> make_arena(std::size_t spare_groups = 0) const {
-    const auto pool = page_pool::create(dev(), {.keep_free = 0, .quota = quota_});
     auto made = sequence_arena::create(dev(), {.shape = {4, 2, page() / 128},
                                                .longest = 160,
                                                .sequences = 16,
                                                .layers_per_range = 2,
                                                .spare_bytes = spare_groups * group(),
-                                               .pool = pool ? *pool : nullptr});
+                                               .pool = make_pool()});
     return made ? std::move(*made) : nullptr;
   }
-  std::unique_ptr<kv::cache_offer> make_offer() const {
-    auto made = kv::cache_offer::create(quota_);
-    return made ? std::move(*made) : nullptr;
-  }
-  std::size_t group() const { return 2 * page(); }
   static status step(sequence_arena &a) {
     const status prepared = a.prepare(stream_ref::legacy());
     const status begun = a.begin_step(stream_ref::legacy());
@@ -63,8 +46,6 @@ class kv_sequence_offer : public buffer_test {
     return s;
   }
   bool give_in_steps();
-
-  const std::shared_ptr<played_quota> quota_ = std::make_shared<played_quota>();
 };
 
 TEST_F(kv_sequence_offer, spare_memory_goes_first_and_then_the_oldest) {

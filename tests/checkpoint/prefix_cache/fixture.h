@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "stillmap/checkpoint/prefix_cache/prefix_cache.h"
+#include "tests/support/unique_name.h"
 #include "tests/system/kv/kv_test.h"
 
 namespace stillmap::testing {
@@ -77,6 +79,25 @@ class prefix_cache_fixture : public kv_test {
     receiver.join();
     return out;
   }
+};
+
+// With a folder for images.
+class saved_cache_fixture : public prefix_cache_fixture {
+ protected:
+  void SetUp() override {
+    prefix_cache_fixture::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    folder_ = std::filesystem::path(::testing::TempDir()) / unique_name("prefix_cache");
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override {
+    std::filesystem::remove_all(folder_);
+    prefix_cache_fixture::TearDown();
+  }
+  std::string path(const char *name = "cache.smi") const { return folder_ / name; }
+
+ private:
+  std::filesystem::path folder_;
 };
 
 }  // namespace stillmap::testing

@@ -21,21 +21,8 @@ namespace {
 using prefix_cache::entry;
 using keep = kv::block_arena::contents;
 
-class prefix_cache_test : public prefix_cache_fixture {
+class prefix_cache_test : public saved_cache_fixture {
  protected:
-  void SetUp() override {
-    prefix_cache_fixture::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    folder_ = std::filesystem::path(::testing::TempDir()) /
-              ("prefix_cache." + std::to_string(::getpid()));
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override {
-    std::filesystem::remove_all(folder_);
-    prefix_cache_fixture::TearDown();
-  }
-  std::string path(const char *name = "cache.smi") const { return folder_ / name; }
   static result<std::vector<entry>> load(kv::block_arena &a, const std::string &from) {
     return prefix_cache::load(a, from, stream_ref::legacy());
   }
@@ -49,9 +36,6 @@ class prefix_cache_test : public prefix_cache_fixture {
     for (const entry &e : entries) EXPECT_TRUE(is_filled(*a, e.block)) << "block " << e.block;
     return entries;
   }
-
- private:
-  std::filesystem::path folder_;
 };
 
 TEST_F(prefix_cache_test, blocks_and_keys_come_back_at_other_addresses) {

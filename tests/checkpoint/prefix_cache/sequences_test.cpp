@@ -17,22 +17,8 @@ namespace {
 
 using prefix_cache::sequence_entry;
 
-class sequence_cache_test : public prefix_cache_fixture {
+class sequence_cache_test : public saved_cache_fixture {
  protected:
-  void SetUp() override {
-    prefix_cache_fixture::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    folder_ = std::filesystem::path(::testing::TempDir()) /
-              ("sequence_cache." + std::to_string(::getpid()));
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override {
-    std::filesystem::remove_all(folder_);
-    prefix_cache_fixture::TearDown();
-  }
-  std::string path(const char *name = "cache.smi") const { return folder_ / name; }
-
   // 32 tokens in a page group, which is a page in each of two ranges.
   kv::sequence_arena_options shape(std::size_t token_bytes = 0) const {
     return {.shape = {4, 2, token_bytes != 0 ? token_bytes : page() / 128},
@@ -168,9 +154,6 @@ class sequence_cache_test : public prefix_cache_fixture {
   static auto load(kv::sequence_arena &a, const std::string &from) {
     return prefix_cache::load(a, from, stream_ref::legacy());
   }
-
- private:
-  std::filesystem::path folder_;
 };
 
 TEST_F(sequence_cache_test, tokens_come_back_and_are_shared_as_before) {
