@@ -107,6 +107,8 @@ std::unique_ptr<transport> transport_between(const test_site &m, const char *fro
   for (int i = 0; i < 3000 && m.address(to).empty(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+  if (m.address(to).empty())
+    throw std::runtime_error(std::string(to) + " has not listened for 30 s");
   return must(create_tls_transport(m.address(to), m.of(from)));
 }
 
