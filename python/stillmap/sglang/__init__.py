@@ -53,6 +53,17 @@ def slots_of(allocator: Any) -> Any:
     return allocator.__dict__.get("_stillmap_slots")
 
 
+def _refuse_several_ranks() -> None:
+    """Their schedulers must decide alike, and each would see the memory of its own device."""
+    import torch.distributed
+
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return
+    if (ranks := torch.distributed.get_world_size()) > 1:
+        raise RuntimeError(f"stillmap.sglang: the model runs on {ranks} ranks, and a KV cache that grows needs one: "
+                           "unset STILLMAP_SGLANG_KV_CACHE, or use one rank")
+
+
 def _connect(allocator: Any) -> None:
     """Of allocators that have one free list; others keep all memory that SGLang has asked for."""
     from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
@@ -66,4 +77,5 @@ def _connect(allocator: Any) -> None:
     if type(allocator) not in (TokenToKVPoolAllocator, PagedTokenToKVPoolAllocator):
         return
     if isinstance(buffers, GrowingBuffers) and slots_of(allocator) is None:
+        _refuse_several_ranks()
         allocator._stillmap_slots = GrowingSlots(allocator, buffers, _options)

@@ -387,6 +387,23 @@ class KVCache(TestCase):
     def test_pages_of_slots(self):
         self.sglang(PAGED)
 
+    def test_several_ranks_are_refused(self):
+        self.sglang("""
+from unittest import mock
+from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
+stillmap.sglang.enable(stillmap.sglang.Options())
+pool = pool_of()
+allocator = TokenToKVPoolAllocator(SIZE, torch.bfloat16, "cpu", pool, False)
+with mock.patch.object(torch.distributed, "is_initialized", return_value=True), \\
+        mock.patch.object(torch.distributed, "get_world_size", return_value=2):
+    try:
+        finalized(pool, allocator)
+    except RuntimeError as refused:
+        assert "2 ranks" in str(refused), refused
+    else:
+        raise AssertionError("two ranks are accepted")
+""")
+
     # Without ours: SGLang's pools, as they are.
     def test_beside_sglangs_own(self):
         self.sglang("""
