@@ -10,6 +10,7 @@
 #include "python/src/devices.h"
 #include "python/src/errors.h"
 #include "python/src/exports.h"
+#include "python/src/image_options.h"
 #include "python/src/paths.h"
 #include "python/src/progress.h"
 #include "python/src/text.h"
@@ -20,17 +21,6 @@ namespace stillmap::python {
 namespace {
 
 using image::manifest;
-
-image::codec codec_of(nb::handle name) {
-  if (name.is_none()) return image::codec::none;
-  const auto text = nb::cast<std::string>(name);
-  if (text == "none") return image::codec::none;
-  if (text == "lz4") return image::codec::lz4;
-  if (text == "zstd") return image::codec::zstd;
-  raise(error{make_error_code(errc::invalid_argument), "stillmap.snapshot",
-              "the compression is none of none, lz4 and zstd"}
-            .about(text));
-}
 
 std::vector<manifest::note> notes_of(nb::handle given) {
   std::vector<manifest::note> notes;
@@ -43,47 +33,29 @@ std::vector<manifest::note> notes_of(nb::handle given) {
   return notes;
 }
 
-nb::dict dict_of(const image::written &w) {
-  nb::dict d;
-  d["file_bytes"] = w.file_bytes;
-  d["contents_bytes"] = w.contents_bytes;
-  d["stored_bytes"] = w.stored_bytes;
-  d["chunks"] = w.chunks;
-  d["zero_chunks"] = w.zero_chunks;
-  d["same_chunks"] = w.same_chunks;
-  d["parent_chunks"] = w.parent_chunks;
-  d["compressed_chunks"] = w.compressed_chunks;
-  d["direct_io"] = w.direct_io;
-  return d;
-}
-
 nb::dict write_snapshot(nb::handle path, nb::handle tags, int ordinal, nb::handle parent,
                         nb::handle compression, nb::handle notes, nb::object on_progress,
                         bool replace, bool force) {
   const std::string file = path_of(path);
   const std::vector<std::string> names = tags_of(tags);
-  const std::string parent_file = parent.is_none() ? std::string() : path_of(parent);
+  image_request request =
+      image_request_of("stillmap.snapshot", parent, compression, replace, force);
   progress_call progress(std::move(on_progress));
+  request.options.cancel = progress.token();
   snapshot::save_options options;
-  options.image.compress = codec_of(compression);
-  options.image.replace = replace;
-  options.image.force = force;
-  options.image.cancel = progress.token();
   options.notes = notes_of(notes);
   if (progress.wanted()) {
-    options.image.on_progress = [&progress](const image::write_progress &p) {
+    request.options.on_progress = [&progress](const image::write_progress &p) {
       if (p.phase == image::write_phase::contents) progress(p.bytes, p.total_bytes);
     };
   }
   auto saved = interruptible(progress, [&]() -> result<image::written> {
     STILLMAP_ASSIGN_OR_RETURN(const device d, open_device(ordinal));
-    if (!parent_file.empty()) {
-      STILLMAP_ASSIGN_OR_RETURN(options.image.parent, image::reader::open(parent_file));
-    }
+    STILLMAP_ASSIGN_OR_RETURN(options.image, open_parent(std::move(request)));
     return snapshot::save(d, names, file, options);
   });
   progress.rethrow();
-  return dict_of(value_of(std::move(saved)));
+  return image_dict(value_of(std::move(saved)));
 }
 
 // Memory that restore() brought back.
