@@ -1,5 +1,8 @@
 """A scheduler's steps over a KV cache whose memory follows the requests."""
 
+import os
+import tempfile
+
 import stillmap
 
 MODEL = dict(layers=32, heads=8, dim=128, dtype="float16")  # 128 KiB a token
@@ -43,3 +46,17 @@ with stillmap.KVSequenceArena(**MODEL, longest=32768, sequences=64) as cache:
     cache.reserve(prompt, 30000)
     step()
     assert cache.tensor(prompt, 0, 0).address == keys.address and cache.capacity(prompt) >= 30000
+
+with tempfile.TemporaryDirectory() as folder:
+    image = os.path.join(folder, "cache.smi")
+# [restart]
+    with stillmap.KVArena(**MODEL, blocks=32768) as cache:
+        cache.prepare(2)
+        cache.begin_step()
+        table = dict(zip((b"hash of 16 tokens", b"hash of 32 tokens"), cache.allocate(2)))
+        cache.save(image, [(block, key) for key, block in table.items()])  # the first are evicted first
+    with stillmap.KVArena(**MODEL, blocks=32768) as cache:                 # after a restart
+        table = {key: block for block, key in cache.load(image)}           # the blocks are cached
+        cache.retain([table[b"hash of 32 tokens"]])                        # a hit
+# [/restart]
+        assert (cache.stats()["used"], cache.stats()["cached"]) == (1, 1)

@@ -8,6 +8,7 @@
 
 #include "python/src/devices.h"
 #include "python/src/kv_arena.h"
+#include "python/src/kv_prefix_cache.h"
 #include "python/src/streams.h"
 #include "stillmap/allocators/kv/cache_offer.h"
 #include "stillmap/vmm/base/host_memory.h"
@@ -317,6 +318,16 @@ void bind_block_memory(nb::class_<python_block_arena> &c) {
       .def("stats", &block_stats_of);
 }
 
+struct block_cache {
+  using arena = kv::block_arena;
+  using entry = prefix_cache::entry;
+  using python_entry = std::pair<kv::block_id, nb::bytes>;
+  static constexpr const char *save = "KVArena.save", *load = "KVArena.load";
+  static entry entry_of(const python_entry &e) { return {e.first, key_of(e.second)}; }
+  static nb::tuple tuple_of(const entry &e) { return nb::make_tuple(e.block, bytes_of_key(e.key)); }
+  static status forget(arena &a, const entry &e) { return a.drop({&e.block, 1}); }
+};
+
 }  // namespace
 
 void bind_kv_arena(nb::module_ &m) {
@@ -343,6 +354,26 @@ void bind_kv_arena(nb::module_ &m) {
   bind_steps(c);
   bind_blocks(c);
   bind_block_memory(c);
+  bind_prefix_cache<block_cache>(
+      c,
+      "Writes an image of these used or cached blocks, with the engine's key of each: pairs "
+      "(block, key),\n"
+      "those first that load() makes the first to be evicted. Between begin_step() and prepare(); "
+      "waits for\n"
+      "the device, and nothing may change the blocks until it returns. The options, and what it "
+      "returns,\n"
+      "are those of snapshot(). Raises InvalidArgumentError (a block that is free, or named twice; "
+      "a key over\n"
+      "4096 bytes), BusyError (begin_step() is missing), OSError. docs/kv_restart.md",
+      "Brings the blocks of an image back under their ids, as cached blocks. Returns the pairs "
+      "that were "
+      "saved,\n"
+      "in their order. The arena has no used or cached block, and shape, blocks and tag of the one "
+      "that was\n"
+      "saved. Waits for the device. Failure: no block is cached.\n"
+      "Raises InvalidArgumentError (another shape or tag, no prefix cache), BusyError (blocks in "
+      "use),\n"
+      "OutOfMemoryError, CorruptError, OSError.");
   bind_common<kv::block_arena>(c);
   c.def("__repr__", [](const python_block_arena &self) {
     return "<stillmap.KVArena '" + self.tag() + "' on device " + std::to_string(self.ordinal()) +

@@ -4,6 +4,7 @@
 
 #include "python/src/devices.h"
 #include "python/src/kv_arena.h"
+#include "python/src/kv_prefix_cache.h"
 #include "python/src/streams.h"
 #include "stillmap/allocators/kv/sequence_arena.h"
 #include "stillmap/vmm/base/host_memory.h"
@@ -204,6 +205,21 @@ void bind_sequences(nb::class_<python_sequence_arena> &c) {
       .def("stats", &sequence_stats_of);
 }
 
+struct sequence_cache {
+  using arena = kv::sequence_arena;
+  using entry = prefix_cache::sequence_entry;
+  using python_entry = std::tuple<std::uint64_t, std::size_t, nb::bytes>;
+  static constexpr const char *save = "KVSequenceArena.save", *load = "KVSequenceArena.load";
+  static entry entry_of(const python_entry &e) {
+    const auto &[sequence, tokens, key] = e;
+    return {sequence_of(sequence), tokens, key_of(key)};
+  }
+  static nb::tuple tuple_of(const entry &e) {
+    return nb::make_tuple(number_of_sequence(e.sequence), e.tokens, bytes_of_key(e.key));
+  }
+  static status forget(arena &a, const entry &e) { return a.remove(e.sequence); }
+};
+
 }  // namespace
 
 void bind_kv_sequence_arena(nb::module_ &m) {
@@ -228,6 +244,24 @@ void bind_kv_sequence_arena(nb::module_ &m) {
         "KVArena's.");
   bind_sequence_steps(c);
   bind_sequences(c);
+  bind_prefix_cache<sequence_cache>(
+      c,
+      "Writes an image of the first tokens of these sequences, with the engine's key of each: "
+      "(sequence, "
+      "tokens,\n"
+      "key). What they share is in the image once. As KVArena.save(); raises InvalidArgumentError "
+      "(no such\n"
+      "sequence, or named twice; more tokens than capacity(); tokens that end in a page which "
+      "another entry\n"
+      "has, too: save a fork; a key over 4096 bytes), BusyError (begin_step() is missing), "
+      "OSError.\n"
+      "docs/kv_restart.md",
+      "Brings the sequences of an image back, which share what they shared. Returns (sequence, "
+      "tokens, "
+      "key)\n"
+      "with new ids: fork them. The arena has no sequence, and shape, sequences, longest and tag "
+      "of the one\n"
+      "that was saved. Else as KVArena.load(). Failure: there is no sequence.");
   bind_common<kv::sequence_arena>(c);
   c.def("__repr__", [](const python_sequence_arena &self) {
     return "<stillmap.KVSequenceArena '" + self.tag() + "' on device " +

@@ -357,6 +357,19 @@ class KVArena:
         """Gives them free memory, then cached blocks, the oldest first. The blocks that were evicted."""
     def compact(self, most: int, stream: _Stream = None) -> list[tuple[int, int]]: ...
     def trim(self) -> int: ...
+    def save(
+        self,
+        path: _Path,
+        entries: Sequence[tuple[int, bytes]],
+        *,
+        parent: _Path | None = None,
+        compression: Literal["none", "lz4", "zstd"] | None = None,
+        replace: bool = False,
+        force: bool = False,
+    ) -> dict[str, Any]:
+        """An image of used or cached blocks and their keys; returns what snapshot() does."""
+    def load(self, path: _Path, stream: _Stream = None) -> list[tuple[int, bytes]]:
+        """The blocks are cached again, the first ones to be evicted first."""
     def occupancy(self) -> list[dict[str, Any]]: ...
     def committed_ranges(self) -> list[tuple[int, int]]: ...
     def stats(self) -> dict[str, int]: ...
@@ -414,6 +427,19 @@ class KVSequenceArena:
     def tensor(self, sequence: int, layer: int, tensor: int | None = None) -> KVTensor: ...
     def missing_for(self, tokens: int) -> int: ...
     def trim(self) -> int: ...
+    def save(
+        self,
+        path: _Path,
+        entries: Sequence[tuple[int, int, bytes]],
+        *,
+        parent: _Path | None = None,
+        compression: Literal["none", "lz4", "zstd"] | None = None,
+        replace: bool = False,
+        force: bool = False,
+    ) -> dict[str, Any]:
+        """An image of sequences, their tokens and keys; returns what snapshot() does."""
+    def load(self, path: _Path, stream: _Stream = None) -> list[tuple[int, int, bytes]]:
+        """The sequences live again, with new ids."""
     def stats(self) -> dict[str, int]: ...
     @property
     def longest(self) -> int: ...

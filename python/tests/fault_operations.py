@@ -341,6 +341,9 @@ class Cache:
         step(self.arena, blocks)
         self.blocks += self.arena.allocate(blocks)
 
+    def settle(self):
+        step(self.arena, 0)
+
     def write(self):
         for block in self.blocks:
             for at in self.places(block):
@@ -357,6 +360,9 @@ class Cache:
     @property
     def capacity(self):
         return self.arena.stats()["cached"]
+
+    def entries(self):
+        return [(block, b"key") for block in self.blocks]
 
     def stats(self):
         return {"mapped_bytes": self.arena.stats()["moved_blocks"]}
@@ -379,6 +385,12 @@ class Sequences(Cache):
             self.blocks.append(self.arena.add())
             self.arena.reserve(self.blocks[0], tokens)
             step(self.arena)
+
+    def settle(self):
+        step(self.arena)
+
+    def entries(self):
+        return [(each, self.arena.capacity(each), b"key") for each in self.blocks]
 
     def places(self, block):
         return [self.arena.tensor(block, layer, 1).address + 9 * self.arena.layout["block_stride"] for layer in (0, 3)]
@@ -451,6 +463,27 @@ def view_and_close(bench):
     bench.cache.close()
 
 
+def save_cache(bench):
+    bench.cache.arena.save(bench.path("cache.smi"), bench.cache.entries())
+
+
+def saved_cache(blocks=4, kind=Cache):
+    def set_up(bench):
+        cache(blocks, kind)(bench)
+        save_cache(bench)
+        bench.cache.close()
+        bench.put("cache", kind(0))
+    return set_up
+
+
+def load_cache(bench):
+    try:
+        bench.cache.blocks = [entry[0] for entry in bench.cache.arena.load(bench.path("cache.smi"))]
+    except BaseException:
+        bench.cache.settle()  # gives back what it has got
+        raise
+
+
 def add_arenas(table):
     call, few = "KVArena.", cache()
     table.add("KVArena()", lambda b: keep(b, "made", Cache(0)), vmm=True)
@@ -460,6 +493,8 @@ def add_arenas(table):
     table.add(call + "missing_for", lambda b: b.results.append(b.cache.arena.missing_for(60)), few, vmm=True)
     table.add(call + "trim", lambda b: b.cache.arena.trim() and None, all_released, vmm=True)
     table.add(call + "tensor", view_and_close, few, vmm=True)
+    table.add(call + "save", save_cache, few, vmm=True)
+    table.add(call + "load", load_cache, saved_cache(), vmm=True)
     table.add(call + "close", lambda b: b.cache.close(), few, vmm=True)
     call, few = "KVSequenceArena.", cache(100, Sequences)
     table.add("KVSequenceArena()", lambda b: keep(b, "made", Sequences(0)), vmm=True)
@@ -468,6 +503,8 @@ def add_arenas(table):
     table.add(call + "begin_step", lambda b: step(b.cache.arena), removed_sequence, "with fewer tokens", vmm=True)
     table.add(call + "missing_for", lambda b: b.results.append(b.cache.arena.missing_for(999)), few, vmm=True)
     table.add(call + "trim", lambda b: b.cache.arena.trim() and None, removed_sequence, vmm=True)
+    table.add(call + "save", save_cache, few, vmm=True)
+    table.add(call + "load", load_cache, saved_cache(100, Sequences), vmm=True)
     table.add(call + "close", lambda b: b.cache.close(), few, vmm=True)
 
 
